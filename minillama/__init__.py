@@ -1,0 +1,1 @@
+"""GGUF inference in pure Python."""
