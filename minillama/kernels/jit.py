@@ -1,0 +1,110 @@
+"""How kernels are compiled and where the compiled code is kept.
+
+One decorator, :func:`jit`, sets the numeric policy for every kernel: no fastmath (sums keep their order), nothing
+contracted, the GIL released, and no compilation before the first call. Compiled code goes to
+``<cache>/kernels/<key>/`` where the key covers the package version, a hash of *all* kernel sources, numba's version and
+Python's: numba itself looks only at the file a function is defined in, and would keep a stale kernel when a helper it
+imports has changed. With ``NUMBA_DISABLE_JIT=1`` kernels stay plain Python, to be stepped through in a debugger.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+import platformdirs
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
+
+import minillama
+
+Kernel = Callable[..., Any]
+
+log = logging.getLogger("minillama.kernels")
+
+
+@functools.cache
+def cache_folder() -> Path:
+    """Folder for compiled kernels; a new one whenever anything that goes into them changes."""
+    digest = hashlib.sha256()
+    root = Path(__file__).parent
+    for source in sorted(root.rglob("*.py")):
+        digest.update(source.relative_to(root).as_posix().encode() + b"\0" + source.read_bytes())
+    digest.update(f"{numba.__version__} {sys.version}".encode())
+    base = os.environ.get("MINILLAMA_CACHE") or platformdirs.user_cache_dir("minillama")
+    return Path(base) / "kernels" / f"{minillama.__version__}-{digest.hexdigest()[:16]}"
+
+
+class _Locator(_CacheLocator):  # type: ignore[misc]
+    """Tells numba's cache to use :func:`cache_folder` and to tell functions apart by module and name."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def get_cache_path(self) -> str:
+        return str(cache_folder())
+
+    def get_source_stamp(self) -> str:
+        return ""  # the folder's name already carries the hash of all sources
+
+    def get_disambiguator(self) -> str:
+        return self._module
+
+    @classmethod
+    def from_function(cls, py_func: Kernel, _py_file: str) -> _Locator | None:
+        locator = cls(py_func.__module__)
+        try:
+            locator.ensure_cache_path()
+        except OSError:
+            return None
+        return locator
+
+
+class _CacheImpl(CompileResultCacheImpl):  # type: ignore[misc]
+    _locator_classes = (_Locator,)
+
+
+class KernelCache(FunctionCache):  # type: ignore[misc]
+    """Numba's on-disk function cache, kept in :func:`cache_folder`."""
+
+    _impl_class = _CacheImpl
+
+    def _index_key(self, signature: Any, codegen: Any) -> tuple[Any, ...]:
+        # The closure of a kernel made by a factory holds other kernels, whose pickles differ in every process; the
+        # kernel's own name and the source hash say everything.
+        return (signature, codegen.magic_tuple())
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        loaded = super().load_overload(sig, target_context)
+        if loaded is None:
+            log.info("compiling %s", self._py_func.__qualname__)
+        return loaded
+
+
+def jit(function: Kernel | None = None, *, name: str | None = None) -> Any:
+    """Compile ``function`` with numba under the package's numeric policy.
+
+    Parameters
+    ----------
+    function
+        The kernel, a plain Python function over numpy arrays and scalars.
+    name
+        Its name in the compiled-code cache; needed for kernels made by a factory, which would share one.
+    """
+    if function is None:
+        return functools.partial(jit, name=name)
+    if name is not None:
+        function.__name__ = function.__qualname__ = name
+    dispatcher = numba.njit(function, nogil=True, error_model="numpy")
+    if dispatcher is not function:  # numba hands the function back when NUMBA_DISABLE_JIT is set
+        try:
+            dispatcher._cache = KernelCache(function)
+        except (RuntimeError, OSError):
+            log.warning("compiled kernels cannot be kept: %s is not writable", cache_folder())
+    return dispatcher

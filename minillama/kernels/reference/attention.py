@@ -1,0 +1,142 @@
+"""Grouped-query attention over a block KV cache, in the order of ggml's unfused graph (mul_mat, soft_max_ext, mul_mat).
+
+The cache of a layer is two arrays of blocks of ``BLOCK`` positions::
+
+    keys    [n_blocks, n_head_kv, head_dim, BLOCK]     lanes across positions lie together
+    values  [n_blocks, n_head_kv, BLOCK, head_dim]     lanes across the head dimension lie together
+
+float32, or uint16 holding the bits of halves. ``table`` int64 [n_sequences, n] names the block of a sequence's positions
+``BLOCK * i`` and on. ``sequence`` and ``position`` (int64 [n_tokens]) say where each token of the batch belongs; token t
+sees positions 0 to ``position[t]`` of its sequence.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from minillama.kernels.bits import float_to_half, half_to_float
+from minillama.kernels.jit import Kernel, jit
+from minillama.kernels.reference.libm import exp_lane
+from minillama.kernels.types import F32, I64, U8
+
+BLOCK = 64
+
+Cache = npt.NDArray[Any]
+
+
+@jit
+def _keep(value: np.float32) -> np.float32:
+    return value
+
+
+@jit
+def _half_bits(value: np.float32) -> np.uint16:
+    return np.uint16(float_to_half(value))
+
+
+@jit
+def _half_value(bits: np.uint16) -> np.float32:
+    return half_to_float(np.uint32(bits))
+
+
+# How a cache type stores a float and reads it back. With a cache of halves ggml also rounds the other operand of each
+# product to half.
+STORE = {np.dtype(np.float32): _keep, np.dtype(np.uint16): _half_bits}
+LOAD = {np.dtype(np.float32): _keep, np.dtype(np.uint16): _half_value}
+SUFFIX = {np.dtype(np.float32): "f32", np.dtype(np.uint16): "f16"}
+
+
+def _make_store_kv(dtype: np.dtype[Any]) -> Kernel:
+    store = STORE[dtype]
+
+    @jit(name=f"store_kv_{SUFFIX[dtype]}")
+    def store_kv(
+        k: F32, v: F32, table: I64, sequence: I64, position: I64, keys: Cache, values: Cache, start: int, stop: int
+    ) -> None:
+        n_head_kv, head_dim = keys.shape[1], keys.shape[2]
+        for t in range(start, stop):
+            block, slot = table[sequence[t], position[t] // BLOCK], position[t] % BLOCK
+            for head in range(n_head_kv):
+                for d in range(head_dim):
+                    keys[block, head, d, slot] = store(k[t, head * head_dim + d])
+                for d in range(values.shape[3]):
+                    values[block, head, slot, d] = store(v[t, head * values.shape[3] + d])
+
+    return store_kv
+
+
+@jit
+def soft_max(scores: F32, n: int, scale: np.float32) -> None:
+    """``ggml_compute_forward_soft_max_f32`` in place over the first ``n`` scores.
+
+    Exponentials are summed four at a time, (e0 + e1) + (e2 + e3) in float, and the fours in double; llama.cpp pads the
+    row with masked positions, which add exact zeros.
+    """
+    largest = np.float32(-np.inf)
+    for j in range(n):
+        scores[j] = scores[j] * scale
+        largest = max(largest, scores[j])
+    total = np.float64(0)
+    for j in range(0, n, 4):
+        four = np.float32(0)
+        pair = np.float32(0)
+        for lane in range(4):
+            value = np.float32(0)
+            if j + lane < n:
+                value = exp_lane(np.float32(scores[j + lane] - largest))
+                scores[j + lane] = value
+            pair = value if lane % 2 == 0 else np.float32(pair + value)
+            if lane % 2 == 1:
+                four = np.float32(four + pair)
+        total += np.float64(four)
+    inverse = np.float32(np.float64(1) / total)
+    for j in range(n):
+        scores[j] = scores[j] * inverse
+
+
+def _make_attention(dtype: np.dtype[Any]) -> Kernel:
+    store, load = STORE[dtype], LOAD[dtype]
+
+    @jit(name=f"attention_{SUFFIX[dtype]}")
+    def attention(
+        q: F32, keys: Cache, values: Cache, table: I64, sequence: I64, position: I64, n_head: int, scale: np.float32,
+        out: F32, scratch: U8, start: int, stop: int,
+    ) -> None:  # fmt: skip
+        """Heads ``start`` to ``stop`` of the batch, counted as token * n_head + head.
+
+        Scores are double sums over the head dimension, in order, of float products; outputs are double sums over
+        positions, in order.
+        """
+        n_head_kv, head_dim, value_dim = keys.shape[1], keys.shape[2], values.shape[3]
+        scores = scratch.view(np.float32)
+        for item in range(start, stop):
+            t, head = item // n_head, item % n_head
+            head_kv = head // (n_head // n_head_kv)
+            blocks, n = table[sequence[t]], position[t] + 1
+            for j in range(n):
+                block, slot = blocks[j // BLOCK], j % BLOCK
+                total = np.float64(0)
+                for d in range(head_dim):
+                    query = load(store(q[t, head * head_dim + d]))
+                    total += np.float64(np.float32(load(keys[block, head_kv, d, slot]) * query))
+                scores[j] = np.float32(total)
+            soft_max(scores, n, scale)
+            for d in range(value_dim):
+                total = np.float64(0)
+                for j in range(n):
+                    weight = load(store(scores[j]))
+                    value = load(values[blocks[j // BLOCK], head_kv, j % BLOCK, d])
+                    total += np.float64(np.float32(value * weight))
+                out[t, head * value_dim + d] = np.float32(total)
+
+    return attention
+
+
+# store_kv(k: float32 [n_tokens, n_head_kv * head_dim], v, table, sequence, position, keys, values, start, stop)
+STORE_KV: dict[np.dtype[Any], Kernel] = {dtype: _make_store_kv(dtype) for dtype in STORE}
+# attention(q: float32 [n_tokens, n_head * head_dim], keys, values, table, sequence, position, n_head, scale,
+# out: float32 [n_tokens, n_head * value_dim], scratch: 4 bytes per position of the longest context, start, stop)
+ATTENTION: dict[np.dtype[Any], Kernel] = {dtype: _make_attention(dtype) for dtype in STORE}

@@ -1,0 +1,223 @@
+"""A model as numbers: token ids in, logits out, with a cache for what was computed before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from minillama.errors import InvalidInputError
+from minillama.gguf import GGUFFile
+from minillama.kernels.registry import kernel_set
+from minillama.kernels.types import F32, I64
+from minillama.model.config import architecture_of, read_config
+from minillama.model.families import family
+from minillama.model.weights import Binder, Weights
+from minillama.runtime.batch import Batch
+from minillama.runtime.eager import Eager, Watcher
+from minillama.runtime.kv_cache import BlockPool, KVCache
+from minillama.runtime.threads import ThreadTeam
+
+# Tokens per pass of a long prompt: bounds the memory of intermediate values. It changes no bits.
+CHUNK = 512
+
+
+class Model:
+    """The forward pass of a GGUF file.
+
+    Parameters
+    ----------
+    file
+        An open file. The model keeps views of it; closing it afterwards is fine.
+    n_ctx
+        Positions a cache may hold; the default is what the model was trained for, and more is an error.
+    threads
+        Threads to compute with; the default is the processors this process may use.
+    backend
+        ``"cpu"``, or ``"reference"``: plain loops, the same bits, slow.
+    kv_type
+        ``"f32"`` or ``"f16"``: how keys and values are stored.
+
+    Attributes
+    ----------
+    config
+        Sizes and constants.
+    metadata
+        The file's metadata.
+    weights
+        All tensors by name.
+    """
+
+    def __init__(
+        self,
+        file: GGUFFile,
+        *,
+        n_ctx: int | None = None,
+        threads: int | None = None,
+        backend: str = "cpu",
+        kv_type: str = "f32",
+    ) -> None:
+        self._family = family(architecture_of(file))
+        self.config = read_config(file)
+        self.metadata: Mapping[str, Any] = file.metadata
+        self.n_ctx = self._context(n_ctx)
+        self.backend = backend
+        self._driver = Eager(kernel_set(backend), ThreadTeam(threads))
+        self.weights = Weights(file, self._driver)
+        self._bound = self._family.bind(Binder(file, self._driver), self.config)
+        layers = [(self.config.n_head_kv, self.config.head_dim, self.config.value_dim)] * self.config.n_layer
+        self._pool = BlockPool(layers, kv_type)
+
+    def __repr__(self) -> str:
+        config = self.config
+        return f"<{type(self).__name__} {config.name!r}: {config.architecture}, {config.n_layer} layers>"
+
+    @property
+    def kv_type(self) -> str:
+        """How keys and values are stored."""
+        return self._pool.kv_type
+
+    @property
+    def n_threads(self) -> int:
+        """Threads used."""
+        return self._driver.team.n_threads
+
+    def _context(self, n_ctx: int | None) -> int:
+        trained = self.config.n_ctx_train
+        if n_ctx is None:
+            return trained
+        if isinstance(n_ctx, bool) or not isinstance(n_ctx, int) or not 1 <= n_ctx <= trained:
+            raise InvalidInputError(f"n_ctx is {n_ctx!r}, a whole number from 1 to {trained} (trained) is wanted")
+        return n_ctx
+
+    def new_cache(self) -> KVCache:
+        """An empty cache for one sequence of up to ``n_ctx`` positions; memory is taken as it fills."""
+        return KVCache(self._pool, self.n_ctx)
+
+    def logits(self, ids: Sequence[int] | npt.ArrayLike) -> F32:
+        """Logits of every position of a text: float32 [n_tokens, n_vocab].
+
+        Parameters
+        ----------
+        ids
+            Token ids, at least one.
+
+        Raises
+        ------
+        InvalidInputError
+            An id is not in the vocabulary, or there is none.
+        ContextFullError
+            There are more than ``n_ctx`` ids.
+        """
+        logits = self.forward(ids, self.new_cache(), logits="all")
+        assert logits is not None  # "all" always returns some
+        return logits
+
+    def forward(
+        self,
+        ids: Sequence[int] | npt.ArrayLike,
+        cache: KVCache,
+        *,
+        logits: str | None = "last",
+        watch: Watcher | None = None,
+    ) -> F32 | None:
+        """Compute new tokens of a sequence and add them to its cache.
+
+        Parameters
+        ----------
+        ids
+            New token ids, at least one.
+        cache
+            The sequence so far. After an error, Ctrl-C included, it is as it was before the call.
+        logits
+            ``"all"``: float32 [n_tokens, n_vocab]; ``"last"``: float32 [n_vocab]; None: nothing is returned.
+        watch
+            Called as ``watch(name, value)`` with every named value of the pass, of each chunk of a long prompt.
+
+        Raises
+        ------
+        InvalidInputError
+            An id is not in the vocabulary, there is none, or the cache is another model's.
+        ContextFullError
+            The cache has no room for the new tokens; it is left as it was.
+        """
+        tokens = self._checked_ids(ids)
+        parts = []
+        before = len(cache)
+        try:
+            for first in range(0, len(tokens), CHUNK):
+                chunk = tokens[first : first + CHUNK]
+                wanted = logits if logits == "all" or first + CHUNK >= len(tokens) else None
+                # Room for all of the prompt is asked for at the first chunk: a text that does not fit computes nothing.
+                parts.append(self._pass([chunk], [cache], wanted, watch, reserve=[len(tokens) - first]))
+        except BaseException:
+            cache.truncate(before)
+            raise
+        if logits is None:
+            return None
+        return np.concatenate(parts) if logits == "all" else parts[-1][0]
+
+    def forward_batch(
+        self, ids: Sequence[Sequence[int] | npt.ArrayLike], caches: Sequence[KVCache], *, logits: str | None = "last"
+    ) -> list[F32] | None:
+        """Compute new tokens of several sequences in one pass; the bits are those of computing each alone.
+
+        Parameters
+        ----------
+        ids
+            New token ids of each sequence.
+        caches
+            The sequences so far, all different.
+        logits
+            ``"all"``: a float32 [n_tokens, n_vocab] for each sequence; ``"last"``: a float32 [n_vocab] for each.
+        """
+        tokens = [self._checked_ids(part) for part in ids]
+        if len(tokens) != len(caches) or not tokens or len({id(cache) for cache in caches}) != len(caches):
+            raise InvalidInputError(f"{len(tokens)} sequences and {len(caches)} caches: one cache of its own for each")
+        values = self._pass(tokens, caches, logits, None, reserve=[len(part) for part in tokens])
+        if logits is None:
+            return None
+        if logits == "last":
+            return list(values)
+        return np.split(values, np.cumsum([len(part) for part in tokens])[:-1])
+
+    def _pass(
+        self,
+        ids: Sequence[I64],
+        caches: Sequence[KVCache],
+        outputs: str | None,
+        watch: Watcher | None,
+        reserve: Sequence[int],
+    ) -> F32:
+        if outputs not in ("all", "last", None):
+            raise InvalidInputError(f"logits is {outputs!r}, 'all', 'last' or None is wanted")
+        if any(cache.pool is not self._pool for cache in caches):
+            raise InvalidInputError("the cache was made by another model; use new_cache() of this one")
+        try:
+            for cache, n_tokens in zip(caches, reserve, strict=True):
+                cache.reserve(n_tokens)
+            batch = Batch.of(ids, caches, outputs)
+            driver = self._driver if watch is None else self._driver.watched_by(watch)
+            values = self._family.forward(driver, self._bound, self.config, batch)
+        except BaseException:
+            for cache in caches:
+                cache.abandon()
+            raise
+        for cache, part in zip(caches, ids, strict=True):
+            cache.advance(len(part))
+        return values
+
+    def _checked_ids(self, ids: Sequence[int] | npt.ArrayLike) -> I64:
+        tokens = np.asarray(ids)
+        if tokens.ndim != 1 or not len(tokens):
+            raise InvalidInputError(f"ids have shape {tokens.shape}, a sequence of at least one token id is wanted")
+        if not np.issubdtype(tokens.dtype, np.integer):
+            raise InvalidInputError(f"ids are {tokens.dtype}, whole numbers are wanted")
+        wrong = np.flatnonzero((tokens < 0) | (tokens >= self.config.n_vocab))
+        if len(wrong):
+            raise InvalidInputError(
+                f"id {tokens[wrong[0]]} at index {wrong[0]} is not in the vocabulary of {self.config.n_vocab}"
+            )
+        return tokens.astype(np.int64)

@@ -1,0 +1,77 @@
+"""What one pass over the model works on: token ids, and where each token belongs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from minillama.kernels.types import I64
+from minillama.runtime.kv_cache import BlockPool, KVCache
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Tokens of one or several sequences, side by side.
+
+    Attributes
+    ----------
+    ids
+        Token ids, int64 [n_tokens].
+    position
+        Position of each token in its sequence, int64 [n_tokens].
+    sequence
+        Row of ``table`` that each token belongs to, int64 [n_tokens].
+    table
+        Blocks of each sequence, int64 [n_sequences, most blocks]; unused places hold 0.
+    outputs
+        Tokens whose logits are wanted, int64 [n_outputs].
+    pool
+        Where the blocks are.
+    """
+
+    ids: I64
+    position: I64
+    sequence: I64
+    table: I64
+    outputs: I64
+    pool: BlockPool
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens in the batch."""
+        return len(self.ids)
+
+    @property
+    def n_kv(self) -> int:
+        """The most positions any token sees."""
+        return int(self.position.max()) + 1
+
+    @classmethod
+    def of(cls, ids: Sequence[I64], caches: Sequence[KVCache], outputs: str | None) -> Batch:
+        """Lay tokens of several sequences side by side; room for them is already reserved in the caches.
+
+        Parameters
+        ----------
+        ids
+            New tokens of each sequence.
+        caches
+            Where each sequence's keys and values go; all from one pool.
+        outputs
+            ``"all"``, ``"last"`` (of each sequence) or None.
+        """
+        lengths = np.array([len(part) for part in ids], np.int64)
+        ends = np.cumsum(lengths)
+        table = np.zeros((len(caches), max(len(cache.blocks) for cache in caches)), np.int64)
+        for row, cache in zip(table, caches, strict=True):
+            row[: len(cache.blocks)] = cache.blocks
+        wanted = {"all": np.arange(ends[-1]), "last": ends - 1, None: np.zeros(0, np.int64)}
+        return cls(
+            ids=np.concatenate(ids),
+            position=np.concatenate([np.arange(len(c), len(c) + n) for c, n in zip(caches, lengths, strict=True)]),
+            sequence=np.repeat(np.arange(len(caches)), lengths),
+            table=table,
+            outputs=wanted[outputs],
+            pool=caches[0].pool,
+        )
