@@ -56,7 +56,7 @@ def _reference() -> KernelSet:
 
 
 def _cpu() -> KernelSet:
-    from minillama.kernels.generic import attention, mul_mat
+    from minillama.kernels.simd import attention, mul_mat
 
     return replace(_reference(), name="cpu", mul_mat=mul_mat.MUL_MAT, attention=attention.ATTENTION)
 

@@ -106,7 +106,7 @@ class Eager:
         activation = np.empty((len(x), LAYOUTS[activation_type].row_bytes(n)), np.uint8)
         self.team.run(self.kernels.quantize[activation_type], len(x), x, activation)
         out = np.empty((len(x), n_rows), np.float32)
-        scratch = DOT_BYTES + 32 * len(x)
+        scratch = DOT_BYTES + 8 * len(x) * -(-n // 32)
         kernel = self.kernels.mul_mat[weight.type]
         self.team.run(kernel, n_rows, weight.packed, activation, n, out, scratch_bytes=scratch)
         return self._named(name, out)
@@ -154,7 +154,7 @@ class Eager:
         head_dim, value_dim = keys.shape[2], values.shape[3]
         scale = np.float32(np.float32(1) / np.sqrt(np.float32(head_dim)))
         out = np.empty((batch.n_tokens, n_head * value_dim), np.float32)
-        scratch = 8 * max(BLOCK, value_dim) + 4 * batch.n_kv
+        scratch = 4 * BLOCK * (-(-batch.n_kv // BLOCK))
         self.team.run(
             self.kernels.attention[pool.dtype], batch.n_tokens * n_head,
             q, keys, values, *place, n_head, scale, out, scratch_bytes=scratch,

@@ -97,40 +97,57 @@ def soft_max(scores: F32, n: int, scale: np.float32) -> None:
         scores[j] = scores[j] * inverse
 
 
-def _make_attention(dtype: np.dtype[Any]) -> Kernel:
+def _make_scores(dtype: np.dtype[Any]) -> Kernel:
     store, load = STORE[dtype], LOAD[dtype]
 
-    @jit(name=f"attention_{SUFFIX[dtype]}")
+    @jit
+    def scores_of_head(q: F32, t: int, first: int, keys: Cache, blocks: I64, head_kv: int, n: int, scores: F32) -> None:
+        """A double sum over the head dimension, in order, of float products, for each of ``n`` positions."""
+        for j in range(n):
+            total = np.float64(0)
+            for d in range(keys.shape[2]):
+                query = load(store(q[t, first + d]))
+                total += np.float64(np.float32(load(keys[blocks[j // BLOCK], head_kv, d, j % BLOCK]) * query))
+            scores[j] = np.float32(total)
+
+    return scores_of_head
+
+
+def _make_outputs(dtype: np.dtype[Any]) -> Kernel:
+    store, load = STORE[dtype], LOAD[dtype]
+
+    @jit
+    def outputs_of_head(
+        scores: F32, values: Cache, blocks: I64, head_kv: int, n: int, out: F32, t: int, first: int
+    ) -> None:
+        """A double sum over positions, in order, of float products, for each value of the head."""
+        for d in range(values.shape[3]):
+            total = np.float64(0)
+            for j in range(n):
+                value = load(values[blocks[j // BLOCK], head_kv, j % BLOCK, d])
+                total += np.float64(np.float32(value * load(store(scores[j]))))
+            out[t, first + d] = np.float32(total)
+
+    return outputs_of_head
+
+
+def make_attention(name: str, scores_of_head: Kernel, outputs_of_head: Kernel) -> Kernel:
+    """Attention out of its two products; between them is the softmax."""
+
+    @jit(name=name)
     def attention(
         q: F32, keys: Cache, values: Cache, table: I64, sequence: I64, position: I64, n_head: int, scale: np.float32,
         out: F32, scratch: U8, start: int, stop: int,
     ) -> None:  # fmt: skip
-        """Heads ``start`` to ``stop`` of the batch, counted as token * n_head + head.
-
-        Scores are double sums over the head dimension, in order, of float products; outputs are double sums over
-        positions, in order.
-        """
-        n_head_kv, head_dim, value_dim = keys.shape[1], keys.shape[2], values.shape[3]
+        """Heads ``start`` to ``stop`` of the batch, counted as token * n_head + head."""
         scores = scratch.view(np.float32)
         for item in range(start, stop):
             t, head = item // n_head, item % n_head
-            head_kv = head // (n_head // n_head_kv)
+            head_kv = head // (n_head // keys.shape[1])
             blocks, n = table[sequence[t]], position[t] + 1
-            for j in range(n):
-                block, slot = blocks[j // BLOCK], j % BLOCK
-                total = np.float64(0)
-                for d in range(head_dim):
-                    query = load(store(q[t, head * head_dim + d]))
-                    total += np.float64(np.float32(load(keys[block, head_kv, d, slot]) * query))
-                scores[j] = np.float32(total)
+            scores_of_head(q, t, head * keys.shape[2], keys, blocks, head_kv, n, scores)
             soft_max(scores, n, scale)
-            for d in range(value_dim):
-                total = np.float64(0)
-                for j in range(n):
-                    weight = load(store(scores[j]))
-                    value = load(values[blocks[j // BLOCK], head_kv, j % BLOCK, d])
-                    total += np.float64(np.float32(value * weight))
-                out[t, head * value_dim + d] = np.float32(total)
+            outputs_of_head(scores, values, blocks, head_kv, n, out, t, head * values.shape[3])
 
     return attention
 
@@ -138,5 +155,7 @@ def _make_attention(dtype: np.dtype[Any]) -> Kernel:
 # store_kv(k: float32 [n_tokens, n_head_kv * head_dim], v, table, sequence, position, keys, values, start, stop)
 STORE_KV: dict[np.dtype[Any], Kernel] = {dtype: _make_store_kv(dtype) for dtype in STORE}
 # attention(q: float32 [n_tokens, n_head * head_dim], keys, values, table, sequence, position, n_head, scale,
-# out: float32 [n_tokens, n_head * value_dim], scratch: 4 bytes per position of the longest context, start, stop)
-ATTENTION: dict[np.dtype[Any], Kernel] = {dtype: _make_attention(dtype) for dtype in STORE}
+# out: float32 [n_tokens, n_head * value_dim], scratch: 4 bytes per position, a multiple of BLOCK of them, start, stop)
+ATTENTION: dict[np.dtype[Any], Kernel] = {
+    dtype: make_attention(f"attention_{SUFFIX[dtype]}", _make_scores(dtype), _make_outputs(dtype)) for dtype in STORE
+}

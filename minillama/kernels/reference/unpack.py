@@ -24,7 +24,8 @@ _NO_MINIMUM = np.float32(-0.0)
 
 
 @jit
-def _load_half(row: U8, offset: int) -> np.float32:
+def load_half(row: U8, offset: int) -> np.float32:
+    """The half at a byte offset, as float32."""
     return half_to_float(load_u16(row, offset))
 
 
@@ -52,7 +53,7 @@ _Q4_0_D, _Q4_0_QS = layouts.Q4_0.offset("d"), layouts.Q4_0.offset("qs")
 def unpack_q4_0(row: U8, start: int, quants: I8, scales: I32, mins: I32) -> Halves:
     """Q4_0: 4-bit quants minus 8."""
     _nibbles(row, start + _Q4_0_QS, 8, quants)
-    return _load_half(row, start + _Q4_0_D), _NO_MINIMUM
+    return load_half(row, start + _Q4_0_D), _NO_MINIMUM
 
 
 _Q4_1_D, _Q4_1_M, _Q4_1_QS = (layouts.Q4_1.offset(field) for field in ("d", "m", "qs"))
@@ -62,7 +63,7 @@ _Q4_1_D, _Q4_1_M, _Q4_1_QS = (layouts.Q4_1.offset(field) for field in ("d", "m",
 def unpack_q4_1(row: U8, start: int, quants: I8, scales: I32, mins: I32) -> Halves:
     """Q4_1: 4-bit quants and a minimum."""
     _nibbles(row, start + _Q4_1_QS, 0, quants)
-    return _load_half(row, start + _Q4_1_D), _load_half(row, start + _Q4_1_M)
+    return load_half(row, start + _Q4_1_D), load_half(row, start + _Q4_1_M)
 
 
 _Q5_0_D, _Q5_0_QH, _Q5_0_QS = (layouts.Q5_0.offset(field) for field in ("d", "qh", "qs"))
@@ -73,7 +74,7 @@ def unpack_q5_0(row: U8, start: int, quants: I8, scales: I32, mins: I32) -> Halv
     """Q5_0: 5-bit quants minus 16."""
     _nibbles(row, start + _Q5_0_QS, 16, quants)
     _fifth_bits(row, start + _Q5_0_QH, quants)
-    return _load_half(row, start + _Q5_0_D), _NO_MINIMUM
+    return load_half(row, start + _Q5_0_D), _NO_MINIMUM
 
 
 _Q5_1_D, _Q5_1_M, _Q5_1_QH, _Q5_1_QS = (layouts.Q5_1.offset(field) for field in ("d", "m", "qh", "qs"))
@@ -84,7 +85,7 @@ def unpack_q5_1(row: U8, start: int, quants: I8, scales: I32, mins: I32) -> Halv
     """Q5_1: 5-bit quants and a minimum."""
     _nibbles(row, start + _Q5_1_QS, 0, quants)
     _fifth_bits(row, start + _Q5_1_QH, quants)
-    return _load_half(row, start + _Q5_1_D), _load_half(row, start + _Q5_1_M)
+    return load_half(row, start + _Q5_1_D), load_half(row, start + _Q5_1_M)
 
 
 _Q8_0_D, _Q8_0_QS = layouts.Q8_0.offset("d"), layouts.Q8_0.offset("qs")
@@ -95,21 +96,27 @@ def unpack_q8_0(row: U8, start: int, quants: I8, scales: I32, mins: I32) -> Halv
     """Q8_0: 8-bit signed quants."""
     for j in range(32):
         quants[j] = np.int8(np.int32(row[start + _Q8_0_QS + j] ^ np.uint8(128)) - 128)
-    return _load_half(row, start + _Q8_0_D), _NO_MINIMUM
+    return load_half(row, start + _Q8_0_D), _NO_MINIMUM
 
 
 _Q2_K_SCALES, _Q2_K_QS, _Q2_K_D, _Q2_K_DMIN = (layouts.Q2_K.offset(field) for field in ("scales", "qs", "d", "dmin"))
 
 
 @jit
-def unpack_q2_k(row: U8, start: int, quants: I8, scales: I32, mins: I32) -> Halves:
-    """Q2_K: 2-bit quants; each byte of ``scales`` is a 4-bit scale and a 4-bit minimum for 16 values."""
+def q2_k_scales(row: U8, base: int, scales: I32, mins: I32) -> None:
+    """Sixteen bytes, each a 4-bit scale and a 4-bit minimum."""
     for group in range(16):
-        packed = np.int32(row[start + _Q2_K_SCALES + group])
+        packed = np.int32(row[base + group])
         scales[group] = packed & 15
         mins[group] = packed >> 4
+
+
+@jit
+def unpack_q2_k(row: U8, start: int, quants: I8, scales: I32, mins: I32) -> Halves:
+    """Q2_K: 2-bit quants; each byte of ``scales`` is a 4-bit scale and a 4-bit minimum for 16 values."""
+    q2_k_scales(row, start + _Q2_K_SCALES, scales, mins)
     _two_bit_quants(row, start + _Q2_K_QS, quants)
-    return _load_half(row, start + _Q2_K_D), _load_half(row, start + _Q2_K_DMIN)
+    return load_half(row, start + _Q2_K_D), load_half(row, start + _Q2_K_DMIN)
 
 
 @jit
@@ -126,25 +133,29 @@ _Q3_K_HMASK, _Q3_K_QS, _Q3_K_SCALES, _Q3_K_D = (layouts.Q3_K.offset(field) for f
 
 
 @jit
-def unpack_q3_k(row: U8, start: int, quants: I8, scales: I32, mins: I32) -> Halves:
-    """Q3_K: 3-bit quants minus 4 and sixteen 6-bit scales minus 32; a set bit of ``hmask`` is the quant's high bit."""
-    base = start + _Q3_K_SCALES
+def q3_k_scales(row: U8, base: int, scales: I32, mins: I32) -> None:
+    """Low four bits: nibbles of bytes 0 to 7; high two bits: bytes 8 to 11, four groups to a byte."""
     for group in range(16):
-        # Low four bits: nibbles of bytes 0 to 7; high two bits: bytes 8 to 11, four groups to a byte.
         low = np.int32(row[base + (group & 7)]) >> (4 * (group >> 3))
         high = np.int32(row[base + 8 + (group & 3)]) >> (2 * (group >> 2))
         scales[group] = ((low & 15) | ((high & 3) << 4)) - 32
         mins[group] = 0
+
+
+@jit
+def unpack_q3_k(row: U8, start: int, quants: I8, scales: I32, mins: I32) -> Halves:
+    """Q3_K: 3-bit quants minus 4 and sixteen 6-bit scales minus 32; a set bit of ``hmask`` is the quant's high bit."""
+    q3_k_scales(row, start + _Q3_K_SCALES, scales, mins)
     _two_bit_quants(row, start + _Q3_K_QS, quants)
     for plane in range(8):
         for j in range(32):
             high_bit = (np.int32(row[start + _Q3_K_HMASK + j]) >> plane) & 1
             quants[plane * 32 + j] = np.int8(quants[plane * 32 + j] + high_bit * 4 - 4)
-    return _load_half(row, start + _Q3_K_D), np.float32(0)
+    return load_half(row, start + _Q3_K_D), np.float32(0)
 
 
 @jit
-def _six_bit_scales(row: U8, base: int, scales: I32, mins: I32) -> None:
+def six_bit_scales(row: U8, base: int, scales: I32, mins: I32) -> None:
     """Q4_K's and Q5_K's 12 bytes: eight 6-bit scales and eight 6-bit minimums, each for 32 values."""
     for j in range(4):
         first, second, third = np.int32(row[base + j]), np.int32(row[base + 4 + j]), np.int32(row[base + 8 + j])
@@ -170,9 +181,9 @@ _Q4_K_D, _Q4_K_DMIN, _Q4_K_SCALES, _Q4_K_QS = (layouts.Q4_K.offset(field) for fi
 @jit
 def unpack_q4_k(row: U8, start: int, quants: I8, scales: I32, mins: I32) -> Halves:
     """Q4_K: 4-bit quants, eight 6-bit scales and minimums."""
-    _six_bit_scales(row, start + _Q4_K_SCALES, scales, mins)
+    six_bit_scales(row, start + _Q4_K_SCALES, scales, mins)
     _four_bit_quants(row, start + _Q4_K_QS, quants)
-    return _load_half(row, start + _Q4_K_D), _load_half(row, start + _Q4_K_DMIN)
+    return load_half(row, start + _Q4_K_D), load_half(row, start + _Q4_K_DMIN)
 
 
 _Q5_K_D, _Q5_K_DMIN, _Q5_K_SCALES = (layouts.Q5_K.offset(field) for field in ("d", "dmin", "scales"))
@@ -182,24 +193,30 @@ _Q5_K_QH, _Q5_K_QS = layouts.Q5_K.offset("qh"), layouts.Q5_K.offset("qs")
 @jit
 def unpack_q5_k(row: U8, start: int, quants: I8, scales: I32, mins: I32) -> Halves:
     """Q5_K: as Q4_K, and bit c of ``qh``'s byte l is the fifth bit of value 32 c + l."""
-    _six_bit_scales(row, start + _Q5_K_SCALES, scales, mins)
+    six_bit_scales(row, start + _Q5_K_SCALES, scales, mins)
     _four_bit_quants(row, start + _Q5_K_QS, quants)
     for chunk in range(8):
         for j in range(32):
             high = (np.int32(row[start + _Q5_K_QH + j]) >> chunk) & 1
             quants[chunk * 32 + j] = np.int8(quants[chunk * 32 + j] + high * 16)
-    return _load_half(row, start + _Q5_K_D), _load_half(row, start + _Q5_K_DMIN)
+    return load_half(row, start + _Q5_K_D), load_half(row, start + _Q5_K_DMIN)
 
 
 _Q6_K_QL, _Q6_K_QH, _Q6_K_SCALES, _Q6_K_D = (layouts.Q6_K.offset(field) for field in ("ql", "qh", "scales", "d"))
 
 
 @jit
+def q6_k_scales(row: U8, base: int, scales: I32, mins: I32) -> None:
+    """Sixteen signed bytes."""
+    for group in range(16):
+        scales[group] = np.int32(row[base + group] ^ np.uint8(128)) - 128
+        mins[group] = 0
+
+
+@jit
 def unpack_q6_k(row: U8, start: int, quants: I8, scales: I32, mins: I32) -> Halves:
     """Q6_K: 6-bit quants minus 32 and sixteen 8-bit signed scales."""
-    for group in range(16):
-        scales[group] = np.int32(row[start + _Q6_K_SCALES + group] ^ np.uint8(128)) - 128
-        mins[group] = 0
+    q6_k_scales(row, start + _Q6_K_SCALES, scales, mins)
     for half in range(2):
         low, high = start + _Q6_K_QL + half * 64, start + _Q6_K_QH + half * 32
         for quarter in range(4):
@@ -208,7 +225,7 @@ def unpack_q6_k(row: U8, start: int, quants: I8, scales: I32, mins: I32) -> Halv
                 four = np.int32(row[low + (quarter & 1) * 32 + j]) >> (4 * (quarter >> 1))
                 two = np.int32(row[high + j]) >> (2 * quarter)
                 quants[half * 128 + quarter * 32 + j] = np.int8(((four & 15) | ((two & 3) << 4)) - 32)
-    return _load_half(row, start + _Q6_K_D), np.float32(0)
+    return load_half(row, start + _Q6_K_D), np.float32(0)
 
 
 UNPACK = {
