@@ -1,3 +1,65 @@
-"""GGUF inference in pure Python, bit-equal to llama.cpp's portable build."""
+"""GGUF inference in pure Python, bit-equal to llama.cpp's portable build.
+
+Everything is imported on first use, so that ``import minillama`` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from minillama import errors, gguf
+    from minillama.chat import ChatTemplate
+    from minillama.errors import (
+        ChatTemplateError,
+        ContextFullError,
+        GGUFError,
+        HubError,
+        InvalidInputError,
+        MinillamaError,
+        MissingDependencyError,
+        TokenizerError,
+        UnknownPointError,
+        UnsupportedError,
+    )
+    from minillama.generate import Conversation, Generation, LanguageModel, Piece, load
+    from minillama.sampling import SamplingParams
+    from minillama.tokenizer import Tokenizer
 
 __version__ = "0.1.0"
+
+_HOME = {
+    "chat": ("ChatTemplate",),
+    "errors": (
+        "ChatTemplateError",
+        "ContextFullError",
+        "GGUFError",
+        "HubError",
+        "InvalidInputError",
+        "MinillamaError",
+        "MissingDependencyError",
+        "TokenizerError",
+        "UnknownPointError",
+        "UnsupportedError",
+    ),
+    "generate": ("Conversation", "Generation", "LanguageModel", "Piece", "load"),
+    "sampling": ("SamplingParams",),
+    "tokenizer": ("Tokenizer",),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+_SUBMODULES = ("errors", "gguf")
+
+__all__ = [*_SUBMODULES, *_MODULE_OF]  # noqa: PLE0604 - all of them are strings
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    if name in _MODULE_OF:
+        return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

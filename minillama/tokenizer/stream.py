@@ -25,6 +25,4 @@ class StreamDecoder:
 
     def flush(self) -> str:
         """Return what is left: U+FFFD for an unfinished character, else nothing. The decoder is then as new."""
-        text = self._decoder.decode(b"", final=True)
-        self._decoder.reset()
-        return text
+        return self._decoder.decode(b"", final=True)

@@ -39,7 +39,9 @@ class Ggml:
     def dequantize(self, type_: GGMLType, packed: np.ndarray, n: int) -> np.ndarray:
         """``to_float`` of one packed row."""
         names = {GGMLType.F16: "ggml_fp16_to_fp32_row", GGMLType.BF16: "ggml_bf16_to_fp32_row"}
-        function = self._function(names.get(type_, f"dequantize_row_{_c_name(type_)}"), _POINTER, _POINTER, ctypes.c_int64)
+        function = self._function(
+            names.get(type_, f"dequantize_row_{_c_name(type_)}"), _POINTER, _POINTER, ctypes.c_int64
+        )
         out = np.empty(n, np.float32)
         function(packed.ctypes.data, out.ctypes.data, n)
         return out

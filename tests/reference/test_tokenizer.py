@@ -54,7 +54,8 @@ def test_recorded_ids_of_real_models(name: str) -> None:
 
 
 def _worker(command: str, path: Path, requests: str = "") -> str:
-    env = {**os.environ, "PYTHONPATH": str(build_llama_cpp.ensure("baseline"))}
+    # The safe path keeps modules beside the worker from hiding libraries of the same name.
+    env = {**os.environ, "PYTHONPATH": str(build_llama_cpp.ensure("baseline")), "PYTHONSAFEPATH": "1"}
     arguments = [sys.executable, str(_HERE / "tokenizer_worker.py"), command, str(path)]
     return subprocess.run(arguments, input=requests, env=env, check=True, stdout=subprocess.PIPE, text=True).stdout
 

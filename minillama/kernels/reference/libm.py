@@ -20,8 +20,7 @@ _INV_LN2 = _F(float.fromhex("0x1.715476p+0"))
 _LN2_HIGH, _LN2_LOW = _F(float.fromhex("0x1.62e4p-1")), _F(float.fromhex("0x1.7f7d1cp-20"))
 _ROUNDER = _F(float.fromhex("0x1.8p23"))
 _E1, _E2, _E3, _E4, _E5 = (
-    _F(float.fromhex(c))
-    for c in ("0x1.ffffecp-1", "0x1.fffdb6p-2", "0x1.555e66p-3", "0x1.573e2ep-5", "0x1.0e4020p-7")
+    _F(float.fromhex(c)) for c in ("0x1.ffffecp-1", "0x1.fffdb6p-2", "0x1.555e66p-3", "0x1.573e2ep-5", "0x1.0e4020p-7")
 )
 
 
@@ -101,9 +100,7 @@ _C1, _C2, _C3, _C4 = (
     float.fromhex(c)
     for c in ("-0x1.ffffffd0c621cp-2", "0x1.55553e1068f19p-5", "-0x1.6c087e89a359dp-10", "0x1.99343027bf8c3p-16")
 )
-_S1, _S2, _S3 = (
-    float.fromhex(c) for c in ("-0x1.555545995a603p-3", "0x1.1107605230bc4p-7", "-0x1.994eb3774cf24p-13")
-)
+_S1, _S2, _S3 = (float.fromhex(c) for c in ("-0x1.555545995a603p-3", "0x1.1107605230bc4p-7", "-0x1.994eb3774cf24p-13"))
 
 
 @jit

@@ -84,7 +84,11 @@ _Q5_0_D, _Q5_0_QH, _Q5_0_QS = (layouts.Q5_0.offset(field) for field in ("d", "qh
 @jit
 def unpack_q5_0(row: U8, start: int) -> Block32:
     """As ``reference.unpack.unpack_q5_0``."""
-    return as_i8(_minus_16(_five_bits_32(row, start + _Q5_0_QS, start + _Q5_0_QH))), load_half(row, start + _Q5_0_D), _NO_MINIMUM
+    return (
+        as_i8(_minus_16(_five_bits_32(row, start + _Q5_0_QS, start + _Q5_0_QH))),
+        load_half(row, start + _Q5_0_D),
+        _NO_MINIMUM,
+    )
 
 
 _Q5_1_D, _Q5_1_M, _Q5_1_QH, _Q5_1_QS = (layouts.Q5_1.offset(field) for field in ("d", "m", "qh", "qs"))
@@ -93,7 +97,11 @@ _Q5_1_D, _Q5_1_M, _Q5_1_QH, _Q5_1_QS = (layouts.Q5_1.offset(field) for field in 
 @jit
 def unpack_q5_1(row: U8, start: int) -> Block32:
     """As ``reference.unpack.unpack_q5_1``."""
-    return as_i8(_five_bits_32(row, start + _Q5_1_QS, start + _Q5_1_QH)), load_half(row, start + _Q5_1_D), load_half(row, start + _Q5_1_M)
+    return (
+        as_i8(_five_bits_32(row, start + _Q5_1_QS, start + _Q5_1_QH)),
+        load_half(row, start + _Q5_1_D),
+        load_half(row, start + _Q5_1_M),
+    )
 
 
 _Q8_0_D, _Q8_0_QS = layouts.Q8_0.offset("d"), layouts.Q8_0.offset("qs")

@@ -16,6 +16,7 @@ from minillama.tokenizer import Tokenizer
 
 TOY = Tokenizer.from_metadata(toy_metadata())
 LLAMA_BPE = Tokenizer.from_metadata(toy_metadata(pre="llama-bpe"))
+TYPES = toy_metadata()["tokenizer.ggml.token_type"]
 BOS, EOS, IM_END = ID["<bos>"], ID["<eos>"], ID["<|im_end|>"]
 _PRES = ["gpt-2", "llama-bpe", "qwen2", "smollm"]
 _MIXED = st.lists(
@@ -102,13 +103,20 @@ def test_user_defined_tokens_are_always_found() -> None:
     assert TOY.encode("a<user>b", False) == TOY.encode("a<user>b", False, True) == ids_of("a", "<user>", "b")
 
 
+def test_user_defined_token_that_ends_generation_is_parsed_only_on_request() -> None:
+    types = [4 if text == "<|im_end|>" else kind for text, kind in zip(TEXTS, TYPES, strict=True)]
+    tokenizer = toy(token_type=types)
+    assert IM_END not in tokenizer.encode("<|im_end|>", False)
+    assert tokenizer.encode("<|im_end|>", False, True) == [IM_END]
+
+
 def test_words_end_at_special_tokens() -> None:
     assert TOY.encode("hel<user>lo", False) == ids_of("he", "l", "<user>", "l", "o")
 
 
 def test_byte_alphabet_is_inverted_for_normal_tokens_only() -> None:
     assert TOY.decode(ids_of("Ġ", "a", "Ċ")) == " a\n"
-    tokenizer = toy(tokens=[*TEXTS, "<Ġ>"], token_type=[*toy_metadata()["tokenizer.ggml.token_type"], 3])
+    tokenizer = toy(tokens=[*TEXTS, "<Ġ>"], token_type=[*TYPES, 3])
     assert tokenizer.decode([len(TEXTS)]) == "<Ġ>"
 
 

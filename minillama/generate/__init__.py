@@ -1,0 +1,7 @@
+"""From text to text: loading a model, and the generation loop."""
+
+from minillama.generate.conversation import Conversation
+from minillama.generate.language_model import LanguageModel, load
+from minillama.generate.result import Generation, Piece, Timings
+
+__all__ = ["Conversation", "Generation", "LanguageModel", "Piece", "Timings", "load"]

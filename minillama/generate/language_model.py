@@ -1,0 +1,198 @@
+"""The object people work with: a model with its tokenizer, chat template and generation."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from minillama.chat import ChatTemplate
+from minillama.errors import InvalidInputError
+from minillama.gguf import open as open_gguf
+from minillama.generate.conversation import Conversation
+from minillama.generate.loop import Run
+from minillama.generate.result import Generation, Piece
+from minillama.generate.stopping import StopStrings
+from minillama.hub import Progress, resolve
+from minillama.model.model import Model
+from minillama.runtime.kv_cache import KVCache
+from minillama.sampling import Processor, Sampler, SamplingParams
+from minillama.tokenizer import Tokenizer
+
+Prompt = str | Sequence[int]
+
+
+def load(
+    model: str | os.PathLike[str] = "smollm2-135m",
+    *,
+    n_ctx: int | None = None,
+    threads: int | None = None,
+    backend: str = "cpu",
+    kv_type: str = "f32",
+    use_mmap: bool = True,
+    progress: Progress | None = None,
+) -> LanguageModel:
+    """Load a model.
+
+    Parameters
+    ----------
+    model
+        A name of the catalog (``minillama models`` lists them), the path of a GGUF file, or
+        ``"hf:owner/repo:file-or-quant"``. What is not on this machine yet is fetched, verified and cached.
+    n_ctx
+        Positions a cache may hold; the default is what the model was trained for.
+    threads
+        Threads to compute with; the default is the processors this process may use.
+    backend
+        ``"cpu"``, or ``"reference"``: plain loops with the same bits, to be stepped through.
+    kv_type
+        ``"f32"`` or ``"f16"``: how keys and values are stored.
+    use_mmap
+        Map the file (the default), or read it into memory: for network drives.
+    progress
+        Called as ``progress(done_bytes, total_bytes, stage)`` while a model is fetched.
+
+    Raises
+    ------
+    GGUFError
+        The file is damaged.
+    UnsupportedError
+        The architecture or a tensor type is not implemented.
+    HubError
+        The model cannot be found or fetched.
+    """
+    file = open_gguf(resolve(model, progress), use_mmap=use_mmap)
+    return LanguageModel(file, n_ctx=n_ctx, threads=threads, backend=backend, kv_type=kv_type)
+
+
+class LanguageModel(Model):
+    """A :class:`~minillama.model.model.Model` that also reads and writes text; made by :func:`load`."""
+
+    @functools.cached_property
+    def tokenizer(self) -> Tokenizer:
+        """Text to ids and back, from the file's own vocabulary.
+
+        Raises
+        ------
+        TokenizerError
+            The file has no vocabulary; the model still works on token ids.
+        """
+        return Tokenizer.from_metadata(self.metadata)
+
+    @functools.cached_property
+    def chat_template(self) -> ChatTemplate:
+        """Messages to prompt text, from the file's own template, or ChatML where it has none."""
+        texts = {
+            f"{name}_token": self.tokenizer.token_text(token)
+            for name in ("bos", "eos", "unk", "pad")
+            if (token := getattr(self.tokenizer, f"{name}_id")) is not None
+        }
+        return ChatTemplate.from_metadata(
+            self.metadata,
+            bos_token=texts.get("bos_token", ""),
+            eos_token=texts.get("eos_token", ""),
+            special_tokens=texts,
+        )
+
+    def generate(self, prompt: Prompt, **options: Any) -> Generation:
+        """Continue a prompt and return the whole result; options as for :meth:`stream`."""
+        run = self._run(prompt, **options)
+        for _ in run.pieces():
+            pass
+        return run.result()
+
+    def stream(self, prompt: Prompt, **options: Any) -> Iterator[Piece]:
+        """Continue a prompt, piece by piece.
+
+        Parameters
+        ----------
+        prompt
+            Text, or token ids.
+        max_tokens : int or None
+            Generate at most so many tokens (default 256); None: until the model ends or the context is full.
+        temperature : float
+            0, the default, always takes the likeliest token; above, tokens are drawn.
+        stop : list of str
+            Strings that end the text; they are not part of it.
+        ignore_eos : bool
+            Never end before ``max_tokens``: the end-of-generation tokens are banned, as llama.cpp does it.
+        logprobs : int or None
+            Report the log-probability of every token and of so many alternatives.
+        cache : KVCache or None
+            A sequence to go on from; a new one by default. It holds the prompt and the generated tokens afterwards.
+        earlier : sequence of int
+            Ids in that cache, for the penalties to look at and the result to report.
+        parse_special : bool
+            Whether special tokens written in the prompt text count as such (default False: they are plain text).
+        processors : sequence of callables
+            ``f(logits, history)``, applied to the logits before anything else; see :mod:`minillama.sampling`.
+        top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, penalty_last_n, logit_bias, seed
+            As in :class:`~minillama.sampling.SamplingParams`. Random unless seeded, once the temperature is above 0.
+
+        Raises
+        ------
+        ContextFullError
+            The prompt does not fit the context.
+        InvalidInputError
+            An option is wrong, or the prompt is empty.
+        """
+        return self._run(prompt, **options).pieces()
+
+    def chat(self, messages: Iterable[Mapping[str, Any]], **options: Any) -> Generation:
+        """Answer a conversation, given as ``[{"role": "user", "content": "Hi"}, ...]``; options as for :meth:`stream`."""
+        return self.conversation(messages).reply(**options)
+
+    def conversation(self, messages: Iterable[Mapping[str, Any]] = ()) -> Conversation:
+        """A conversation that keeps its cache, so that a turn computes only what is new."""
+        return Conversation(self, messages)
+
+    def start(self, prompt: Prompt, **options: Any) -> Run:
+        """A generation that has not begun: iterate over its ``pieces()``, then ask for its ``result()``."""
+        return self._run(prompt, **options)
+
+    def _run(
+        self,
+        prompt: Prompt,
+        *,
+        max_tokens: int | None = 256,
+        temperature: float = 0.0,
+        stop: Sequence[str] = (),
+        ignore_eos: bool = False,
+        logprobs: int | None = None,
+        cache: KVCache | None = None,
+        earlier: Sequence[int] = (),
+        parse_special: bool = False,
+        processors: Sequence[Processor] = (),
+        logit_bias: Mapping[int, float] | None = None,
+        **sampling: Any,
+    ) -> Run:
+        if max_tokens is not None and (
+            isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 0
+        ):
+            raise InvalidInputError(f"max_tokens is {max_tokens!r}, a whole number from 0 or None is wanted")
+        cache = self.new_cache() if cache is None else cache
+        bias = dict(logit_bias or {})
+        if ignore_eos:
+            bias.update(dict.fromkeys(self.tokenizer.eog_ids, float("-inf")))
+        params = SamplingParams(temperature=temperature, logit_bias=bias, **sampling)
+        return Run(
+            model=self,
+            tokenizer=self.tokenizer,
+            sampler=Sampler(params, self.config.n_vocab, processors=processors),
+            cache=cache,
+            earlier=earlier,
+            prompt=self._prompt_ids(prompt, cache, parse_special),
+            max_tokens=max_tokens,
+            stops=StopStrings(stop),
+            n_logprobs=logprobs,
+        )
+
+    def _prompt_ids(self, prompt: Prompt, cache: KVCache, parse_special: bool) -> list[int]:
+        if isinstance(prompt, str):
+            # A prompt that goes on in a cache is not a new text: no second beginning-of-sequence token.
+            prompt = self.tokenizer.encode(prompt, add_special=len(cache) == 0, parse_special=parse_special)
+        ids = [int(token) for token in prompt]
+        if not ids:
+            raise InvalidInputError("the prompt is empty, at least one token is wanted")
+        return ids
