@@ -50,7 +50,28 @@ _HOME = {
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 _SUBMODULES = ("errors", "gguf")
 
-__all__ = [*_SUBMODULES, *_MODULE_OF]  # noqa: PLE0604 - all of them are strings
+__all__ = [
+    "ChatTemplate",
+    "ChatTemplateError",
+    "ContextFullError",
+    "Conversation",
+    "GGUFError",
+    "Generation",
+    "HubError",
+    "InvalidInputError",
+    "LanguageModel",
+    "MinillamaError",
+    "MissingDependencyError",
+    "Piece",
+    "SamplingParams",
+    "Tokenizer",
+    "TokenizerError",
+    "UnknownPointError",
+    "UnsupportedError",
+    "errors",
+    "gguf",
+    "load",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -37,11 +37,9 @@ class Conversation:
 
     def reply(self, **options: Any) -> Generation:
         """The model's answer to the last message; options as for ``model.stream``, without a limit by default."""
-        answer = None
-        for answer in self._answers(**options):
-            pass
-        assert isinstance(answer, Generation)  # the last thing an answer yields is its result
-        return answer
+        *_, result = self._answers(**options)
+        assert isinstance(result, Generation)  # the last thing an answer yields is its result
+        return result
 
     def stream(self, **options: Any) -> Iterator[Piece]:
         """The model's answer, piece by piece."""

@@ -9,11 +9,11 @@ from typing import Any
 
 from minillama.chat import ChatTemplate
 from minillama.errors import InvalidInputError
-from minillama.gguf import open as open_gguf
 from minillama.generate.conversation import Conversation
 from minillama.generate.loop import Run
 from minillama.generate.result import Generation, Piece
 from minillama.generate.stopping import StopStrings
+from minillama.gguf import open as open_gguf
 from minillama.hub import Progress, resolve
 from minillama.model.model import Model
 from minillama.runtime.kv_cache import KVCache
@@ -140,7 +140,7 @@ class LanguageModel(Model):
         return self._run(prompt, **options).pieces()
 
     def chat(self, messages: Iterable[Mapping[str, Any]], **options: Any) -> Generation:
-        """Answer a conversation, given as ``[{"role": "user", "content": "Hi"}, ...]``; options as for :meth:`stream`."""
+        """Answer a conversation, ``[{"role": "user", "content": "Hi"}, ...]``; options as for :meth:`stream`."""
         return self.conversation(messages).reply(**options)
 
     def conversation(self, messages: Iterable[Mapping[str, Any]] = ()) -> Conversation:

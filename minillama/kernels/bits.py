@@ -102,6 +102,6 @@ def round_half_away(value: np.float32) -> np.float32:
 
 @jit
 def nearest_int(value: np.float32) -> np.int32:
-    """ggml's ``nearest_int``: rounds halves to even by adding 1.5 * 2^23; valid for ``|value| < 2^22``."""
+    """Ggml's ``nearest_int``: rounds halves to even by adding 1.5 * 2^23; valid for ``|value| < 2^22``."""
     shifted = np.float32(np.float32(value) + np.float32(12582912.0))
     return np.int32(np.uint32(shifted.view(np.uint32) & np.uint32(0x007FFFFF))) - np.int32(0x00400000)

@@ -1,4 +1,4 @@
-"""Fused multiply-add as an operation of its own, so that where it happens is written down and never left to a compiler."""
+"""Fused multiply-add as an operation of its own: where it happens is written down, never left to a compiler."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def fma(a: float, b: float, c: float) -> float:
     return float(Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c)))
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _llvm_fma(_typing: Any, a: Any, b: Any, c: Any) -> Any:
     def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         double = ir.DoubleType()
@@ -26,7 +26,7 @@ def _llvm_fma(_typing: Any, a: Any, b: Any, c: Any) -> Any:
     return types.float64(types.float64, types.float64, types.float64), codegen
 
 
-@overload(fma)  # type: ignore[untyped-decorator]
+@overload(fma)
 def _fma_overload(a: float, b: float, c: float) -> Any:
     def compiled(a: float, b: float, c: float) -> Any:
         return _llvm_fma(a, b, c)

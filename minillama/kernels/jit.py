@@ -41,7 +41,7 @@ def cache_folder() -> Path:
     return Path(base) / "kernels" / f"{minillama.__version__}-{digest.hexdigest()[:16]}"
 
 
-class _Locator(_CacheLocator):  # type: ignore[misc]
+class _Locator(_CacheLocator):
     """Tells numba's cache to use :func:`cache_folder` and to tell functions apart by module and name."""
 
     def __init__(self, module: str) -> None:
@@ -66,11 +66,11 @@ class _Locator(_CacheLocator):  # type: ignore[misc]
         return locator
 
 
-class _CacheImpl(CompileResultCacheImpl):  # type: ignore[misc]
-    _locator_classes = (_Locator,)
+class _CacheImpl(CompileResultCacheImpl):
+    _locator_classes = [_Locator]  # noqa: RUF012 - as numba declares it
 
 
-class KernelCache(FunctionCache):  # type: ignore[misc]
+class KernelCache(FunctionCache):
     """Numba's on-disk function cache, kept in :func:`cache_folder`."""
 
     _impl_class = _CacheImpl
@@ -81,6 +81,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
         return (signature, codegen.magic_tuple())
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Load a compiled kernel, or say that it is going to be compiled."""
         loaded = super().load_overload(sig, target_context)
         if loaded is None:
             log.info("compiling %s", self._py_func.__qualname__)

@@ -1,1 +1,1 @@
-"""model"""
+"""Configuration, weights and forward passes of the model families."""

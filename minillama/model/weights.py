@@ -115,7 +115,7 @@ class Weight:
         return np.asarray(self.dequantize(), dtype)
 
     @property
-    def T(self) -> TransposedWeight:
+    def T(self) -> TransposedWeight:  # noqa: N802 - numpy's name
         """The transpose, for ``x @ w.T``."""
         return TransposedWeight(self)
 
@@ -143,7 +143,7 @@ class TransposedWeight:
         return f"<transpose of {self._weight!r}>"
 
     @property
-    def T(self) -> Weight:
+    def T(self) -> Weight:  # noqa: N802 - numpy's name
         """The weight."""
         return self._weight
 

@@ -1,8 +1,7 @@
 """Memory of keys and values: a pool of blocks, and sequences that own or share blocks of it.
 
-A block holds ``BLOCK`` positions of every layer. A sequence (:class:`KVCache`) is a table of blocks and a length. A fork
-shares its parent's full blocks and copies the one that is still being filled; a block that several sequences share is
-copied before one of them writes into it.
+A block holds ``BLOCK`` positions of every layer. A sequence (:class:`KVCache`) is a table of blocks and a length. A
+fork shares its parent's blocks; a block that several sequences share is copied before one of them writes into it.
 """
 
 from __future__ import annotations

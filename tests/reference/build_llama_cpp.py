@@ -19,7 +19,7 @@ from pathlib import Path
 import platformdirs
 
 VERSION = "0.3.36"
-_OFF = "NATIVE SSE42 AVX AVX2 BMI2 FMA F16C LLAMAFILE CPU_REPACK OPENMP".split()
+_OFF = ["NATIVE", "SSE42", "AVX", "AVX2", "BMI2", "FMA", "F16C", "LLAMAFILE", "CPU_REPACK", "OPENMP"]
 FLAGS = {
     "baseline": " ".join(f"-DGGML_{name}=OFF" for name in _OFF),
     "native": "",

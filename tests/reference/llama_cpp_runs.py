@@ -22,7 +22,8 @@ def _run(build: str, request: dict[str, Any]) -> str:
         path = Path(folder) / "request.json"
         path.write_text(json.dumps(request))
         env = {**os.environ, "PYTHONPATH": str(ensure(build))}
-        done = subprocess.run([sys.executable, str(WORKER), str(path)], env=env, capture_output=True, text=True)
+        command = [sys.executable, str(WORKER), str(path)]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"the llama.cpp worker failed: {done.stderr[-2000:]}")
     return done.stdout

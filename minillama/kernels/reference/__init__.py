@@ -1,1 +1,1 @@
-"""kernels/reference"""
+"""The readable oracle of every kernel: plain loops in the order of ggml's scalar code."""

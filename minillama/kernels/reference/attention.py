@@ -5,9 +5,9 @@ The cache of a layer is two arrays of blocks of ``BLOCK`` positions::
     keys    [n_blocks, n_head_kv, head_dim, BLOCK]     lanes across positions lie together
     values  [n_blocks, n_head_kv, BLOCK, head_dim]     lanes across the head dimension lie together
 
-float32, or uint16 holding the bits of halves. ``table`` int64 [n_sequences, n] names the block of a sequence's positions
-``BLOCK * i`` and on. ``sequence`` and ``position`` (int64 [n_tokens]) say where each token of the batch belongs; token t
-sees positions 0 to ``position[t]`` of its sequence.
+float32, or uint16 holding the bits of halves. ``table`` int64 [n_sequences, n] names the block of a sequence's
+positions ``BLOCK * i`` and on. ``sequence`` and ``position`` (int64 [n_tokens]) say where each token of the batch
+belongs; token t sees positions 0 to ``position[t]`` of its sequence.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from minillama.kernels.types import F32, I64, U8
 BLOCK = 64
 
 Cache = npt.NDArray[Any]
+
+_FLOAT: np.dtype[Any] = np.dtype(np.float32)
+_HALF: np.dtype[Any] = np.dtype(np.uint16)
 
 
 @jit
@@ -44,9 +47,9 @@ def _half_value(bits: np.uint16) -> np.float32:
 
 # How a cache type stores a float and reads it back. With a cache of halves ggml also rounds the other operand of each
 # product to half.
-STORE = {np.dtype(np.float32): _keep, np.dtype(np.uint16): _half_bits}
-LOAD = {np.dtype(np.float32): _keep, np.dtype(np.uint16): _half_value}
-SUFFIX = {np.dtype(np.float32): "f32", np.dtype(np.uint16): "f16"}
+STORE: dict[np.dtype[Any], Kernel] = {_FLOAT: _keep, _HALF: _half_bits}
+LOAD: dict[np.dtype[Any], Kernel] = {_FLOAT: _keep, _HALF: _half_value}
+SUFFIX: dict[np.dtype[Any], str] = {_FLOAT: "f32", _HALF: "f16"}
 
 
 def _make_store_kv(dtype: np.dtype[Any]) -> Kernel:

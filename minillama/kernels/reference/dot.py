@@ -17,7 +17,6 @@ from minillama.kernels.reference.unpack import UNPACK
 from minillama.kernels.scratch import BLOCK_BYTES, unpacked_block
 from minillama.kernels.types import F32, I8, I32, U8
 
-
 _LANES = BLOCK_BYTES
 
 
@@ -245,6 +244,6 @@ def _make_mul_mat(type_: GGMLType) -> Kernel:
     return mul_mat
 
 
-# mul_mat(weight: uint8 [n_rows, row_bytes], activation: uint8 [n_tokens, row_bytes], n, out: float32 [n_tokens, n_rows],
-# scratch, start, stop): ggml's mul_mat for rows start..stop of the weight, n values each.
+# mul_mat(weight: uint8 [n_rows, row_bytes], activation: uint8 [n_tokens, row_bytes], n, out: float32 [n_tokens,
+# n_rows], scratch, start, stop): ggml's mul_mat for rows start..stop of the weight, n values each.
 MUL_MAT: dict[GGMLType, Kernel] = {type_: _make_mul_mat(type_) for type_ in DOT}

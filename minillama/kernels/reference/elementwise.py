@@ -44,7 +44,7 @@ def add_bias(x: F32, bias: F32, out: F32, start: int, stop: int) -> None:
 
 @jit
 def swiglu(gate: F32, up: F32, out: F32, start: int, stop: int) -> None:
-    """``ggml_vec_swiglu_f32``: ``gate / (1 + exp(-gate)) * up``, four at a time as in the SSE2 branch, the rest by libm."""
+    """``ggml_vec_swiglu_f32``: ``gate / (1 + exp(-gate)) * up``, in fours as in the SSE2 branch, the rest by libm."""
     n = gate.shape[1]
     in_lanes = n - n % 4
     for t in range(start, stop):

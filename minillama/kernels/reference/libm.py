@@ -1,8 +1,8 @@
 """Exponential, sine and cosine with fixed bits, the same on every platform.
 
-``exp_lane`` is the exponential ggml's SSE2 branch computes four at a time; ``expf``, ``sinf`` and ``cosf`` give the bits
-of glibc's functions of those names (the algorithms and constants are those of Arm's optimized routines, which glibc
-uses: double-precision polynomials after a reduction).
+``exp_lane`` is the exponential ggml's SSE2 branch computes four at a time; ``expf``, ``sinf`` and ``cosf`` give the
+bits of glibc's functions of those names on a machine with fused multiply-add (the algorithms and constants are those of
+Arm's optimized routines, which glibc uses: double-precision polynomials after a reduction). All 2^32 floats agree.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _P3, _P2, _P1 = (
 
 @jit
 def expf(x: np.float32) -> np.float32:
-    """glibc's ``expf``: 2^(k/32) from a table times a cubic, in double."""
+    """Glibc's ``expf``: 2^(k/32) from a table times a cubic, in double."""
     if np.isnan(x):
         return x
     if x > _F(88.72283172607422):
@@ -117,7 +117,7 @@ def _cosine(square: np.float64, sign: np.float64) -> np.float32:
 
 
 @jit
-def _reduce(x: np.float32) -> tuple[np.float64, np.int64]:
+def _reduce(x: np.float32) -> tuple[float, int]:
     """The rest of |x| after n multiples of pi/2, and n: for |x| < 120 in double, beyond by 2/pi to 192 bits."""
     if abs(x) < _F(120):
         n = (np.int64(np.int32(np.float64(x) * _TWO_OVER_PI_24)) + 0x800000) >> 24
@@ -131,14 +131,14 @@ def _reduce(x: np.float32) -> tuple[np.float64, np.int64]:
     low = mantissa * _INVERSE_PI[word + 8]
     product = (high << np.uint64(32)) | (low >> np.uint64(32))
     product = np.uint64(product + middle)
-    n = np.uint64(product + np.uint64(1 << 61)) >> np.uint64(62)
-    rest = np.int64(product - (n << np.uint64(62)))
-    return np.float64(rest) * _PI_63, np.int64(n)
+    turns = np.uint64(product + np.uint64(1 << 61)) >> np.uint64(62)
+    rest = np.int64(product - (turns << np.uint64(62)))
+    return np.float64(rest) * _PI_63, np.int64(turns)
 
 
 @jit
 def sinf(x: np.float32) -> np.float32:
-    """glibc's ``sinf``."""
+    """Glibc's ``sinf``."""
     if not np.isfinite(x):
         return _F(np.nan)
     y = np.float64(x)
@@ -156,7 +156,7 @@ def sinf(x: np.float32) -> np.float32:
 
 @jit
 def cosf(x: np.float32) -> np.float32:
-    """glibc's ``cosf``."""
+    """Glibc's ``cosf``."""
     if not np.isfinite(x):
         return _F(np.nan)
     y = np.float64(x)

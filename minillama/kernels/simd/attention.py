@@ -38,7 +38,7 @@ def _load_f16(cache: Cache, offset: int) -> object:
     return halves_to_f32(load_u16x16(cache, offset))
 
 
-_LOAD_16 = {np.dtype(np.float32): _load_f32, np.dtype(np.uint16): _load_f16}
+_LOAD_16: dict[np.dtype[Any], Kernel] = {np.dtype(np.float32): _load_f32, np.dtype(np.uint16): _load_f16}
 
 
 def _make_scores(dtype: np.dtype[Any]) -> Kernel:

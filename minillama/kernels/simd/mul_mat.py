@@ -168,7 +168,8 @@ def _make_mul_mat_q8_k(type_: GGMLType) -> Kernel:
     return mul_mat
 
 
-# mul_mat as in kernels.reference.dot, with more scratch: 8 bytes per token and block of 32 values. Types not named use the reference's.
+# mul_mat as in kernels.reference.dot, with more scratch: 8 bytes per token and block of 32 values. Types not named use
+# the reference's.
 MUL_MAT: dict[GGMLType, Kernel] = {
     **reference.MUL_MAT,
     **{type_: _make_mul_mat_q8_0(type_) for type_ in reference.TERM},

@@ -24,13 +24,17 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.core.datamodel import models
-from numba.extending import intrinsic, register_model
+from numba.extending import intrinsic as numba_intrinsic
+from numba.extending import register_model
+
+# What numba makes of an intrinsic is called without the first argument it is written with; types cannot say that.
+intrinsic: Any = numba_intrinsic
 
 _INDEX = ir.IntType(32)
 _BYTE = ir.IntType(8)
 
 
-class Vector(types.Type):  # type: ignore[misc]
+class Vector(types.Type):
     """Numba type of a vector of ``lanes`` numbers."""
 
     def __init__(self, element: Any, lanes: int) -> None:
@@ -48,8 +52,8 @@ def _llvm(vector: Vector) -> ir.VectorType:
     return ir.VectorType(_llvm_element(vector.element), vector.lanes)
 
 
-@register_model(Vector)  # type: ignore[untyped-decorator]
-class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
+@register_model(Vector)
+class _VectorModel(models.PrimitiveModel):
     def __init__(self, manager: Any, vector: Vector) -> None:
         super().__init__(manager, vector, _llvm(vector))
 
@@ -66,16 +70,17 @@ def _constant(vector: Vector, value: float) -> ir.Constant:
     return ir.Constant(_llvm(vector), [value] * vector.lanes)
 
 
-def _address(context: Any, builder: Any, array_type: Any, array: Any, offset: Any, vector: ir.Type) -> Any:
+def _address(context: Any, builder: Any, array_type: Any, place: Any, vector: ir.Type) -> Any:
+    array, offset = place
     data = builder.bitcast(context.make_array(array_type)(context, builder, array).data, _BYTE.as_pointer())
     return builder.bitcast(builder.gep(data, [offset]), vector.as_pointer())
 
 
 def _make_load(vector: Vector) -> Any:
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def load(_typing: Any, array: Any, offset: Any) -> tuple[Any, Codegen]:
         def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            pointer = _address(context, builder, signature.args[0], *arguments, _llvm(vector))
+            pointer = _address(context, builder, signature.args[0], arguments, _llvm(vector))
             value = builder.load(pointer)
             value.align = 1
             return value
@@ -91,12 +96,12 @@ load_u16x16, load_i32x16 = _make_load(u16x16), _make_load(i32x16)
 load_f32x8, load_f32x16 = _make_load(f32x8), _make_load(f32x16)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def store(_typing: Any, array: Any, offset: Any, vector: Vector) -> tuple[Any, Codegen]:
     """Write a vector at a byte offset."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = _address(context, builder, signature.args[0], *arguments[:2], _llvm(vector))
+        pointer = _address(context, builder, signature.args[0], arguments[:2], _llvm(vector))
         builder.store(arguments[2], pointer).align = 1
         return context.get_dummy_value()
 
@@ -104,7 +109,7 @@ def store(_typing: Any, array: Any, offset: Any, vector: Vector) -> tuple[Any, C
 
 
 def _make_splat(vector: Vector) -> Any:
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def splat(_typing: Any, _value: Any) -> tuple[Any, Codegen]:
         def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
             undefined = ir.Constant(_llvm(vector), ir.Undefined)
@@ -121,7 +126,7 @@ splat_f64x16, splat_u8x32 = _make_splat(f64x16), _make_splat(u8x32)
 
 
 def _make_binary(integer: str, floating: str | None) -> Any:
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def operation(_typing: Any, left: Vector, right: Vector) -> tuple[Any, Codegen] | None:
         if not isinstance(left, Vector) or left != right:
             return None
@@ -142,7 +147,7 @@ bit_and, bit_or = _make_binary("and_", None), _make_binary("or_", None)
 def make_shift_right(count: int) -> Any:
     """``shift(vector)``: every unsigned lane shifted right by a fixed count."""
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def shift(_typing: Any, vector: Vector) -> tuple[Any, Codegen]:
         def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
             return builder.lshr(arguments[0], _constant(vector, count))
@@ -155,7 +160,7 @@ def make_shift_right(count: int) -> Any:
 def make_and(mask: int) -> Any:
     """``masked(vector)``: every lane and-ed with a constant."""
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def masked(_typing: Any, vector: Vector) -> tuple[Any, Codegen]:
         def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
             return builder.and_(arguments[0], _constant(vector, mask))
@@ -168,7 +173,7 @@ def make_and(mask: int) -> Any:
 def make_shift_left(count: int) -> Any:
     """``shift(vector)``: every lane shifted left by a fixed count."""
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def shift(_typing: Any, vector: Vector) -> tuple[Any, Codegen]:
         def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
             return builder.shl(arguments[0], _constant(vector, count))
@@ -181,7 +186,7 @@ def make_shift_left(count: int) -> Any:
 def make_add_constant(value: int) -> Any:
     """``moved(vector)``: a constant added to every integer lane."""
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def moved(_typing: Any, vector: Vector) -> tuple[Any, Codegen]:
         def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
             return builder.add(arguments[0], _constant(vector, value))
@@ -199,7 +204,7 @@ def make_shuffle(lanes: Sequence[int]) -> Any:
     """``shuffled(x, y)``: lane i of the result is lane ``lanes[i]`` of x followed by y."""
     chosen = tuple(lanes)
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def shuffled(_typing: Any, x: Vector, y: Vector) -> tuple[Any, Codegen] | None:
         if not isinstance(x, Vector) or x != y:
             return None
@@ -215,7 +220,7 @@ def make_shuffle(lanes: Sequence[int]) -> Any:
 def _make_convert(element: Any) -> Any:
     """Lanes converted to another element type, by value; a wider integer keeps the sign of a signed one."""
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def convert(_typing: Any, vector: Vector) -> tuple[Any, Codegen]:
         target = Vector(element, vector.lanes)
 
@@ -240,7 +245,7 @@ to_f32, to_f64 = _make_convert(types.float32), _make_convert(types.float64)
 def _make_cast(element: Any) -> Any:
     """The same bits as lanes of another element type of the same width."""
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def cast(_typing: Any, vector: Vector) -> tuple[Any, Codegen]:
         target = Vector(element, vector.lanes)
 
@@ -255,7 +260,7 @@ def _make_cast(element: Any) -> Any:
 as_i8, as_f32, as_u32 = _make_cast(types.int8), _make_cast(types.float32), _make_cast(types.uint32)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def lane_sum(_typing: Any, vector: Vector) -> tuple[Any, Codegen]:
     """Sum of the lanes of an int32 vector, exact modulo 2^32."""
 
@@ -267,7 +272,7 @@ def lane_sum(_typing: Any, vector: Vector) -> tuple[Any, Codegen]:
     return vector.element(vector), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def ordered_sum(_typing: Any, start: Any, vector: Vector) -> tuple[Any, Codegen]:
     """``start + lane 0 + lane 1 + ...`` of a float32 vector, rounded after every addition."""
 
@@ -280,7 +285,7 @@ def ordered_sum(_typing: Any, start: Any, vector: Vector) -> tuple[Any, Codegen]
     return types.float32(types.float32, vector), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def bits_to_lanes(_typing: Any, bits: Any) -> tuple[Any, Codegen]:
     """A 32-bit integer as 32 lanes of 0 or 1 (uint8), lowest bit first."""
 
@@ -321,7 +326,7 @@ def _half_bits_to_float(builder: Any, bits: Any, lanes: int) -> Any:
     return builder.bitcast(builder.or_(sign, value), floats)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def halves_to_f32(_typing: Any, halves: Vector) -> tuple[Any, Codegen]:
     """Values of half-precision bits (uint16 lanes), as ``bits.half_to_float``."""
 
@@ -331,13 +336,13 @@ def halves_to_f32(_typing: Any, halves: Vector) -> tuple[Any, Codegen]:
     return Vector(types.float32, halves.lanes)(halves), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def load_half(_typing: Any, array: Any, offset: Any) -> tuple[Any, Codegen]:
     """The half at a byte offset, as float32."""
     single = ir.VectorType(ir.IntType(16), 1)
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        bits = builder.load(_address(context, builder, signature.args[0], *arguments, single))
+        bits = builder.load(_address(context, builder, signature.args[0], arguments, single))
         bits.align = 1
         return builder.extract_element(_half_bits_to_float(builder, bits, 1), ir.Constant(_INDEX, 0))
 
