@@ -120,7 +120,8 @@ class LanguageModel(Model):
         logprobs : int or None
             Report the log-probability of every token and of so many alternatives.
         cache : KVCache or None
-            A sequence to go on from; a new one by default. It holds the prompt and the generated tokens afterwards.
+            A sequence to go on from; a new one by default. Afterwards it holds the prompt and the generated tokens but
+            the last: to go on, give that one as the next prompt.
         earlier : sequence of int
             Ids in that cache, for the penalties to look at and the result to report.
         parse_special : bool

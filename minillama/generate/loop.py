@@ -24,7 +24,7 @@ class Run:
     model, tokenizer, sampler
         What computes logits, turns ids into text, and chooses.
     cache
-        The sequence so far; the prompt and the generated tokens are added to it.
+        The sequence so far; the prompt and all generated tokens but the last are added to it.
     earlier
         Ids that are in the cache already, as far as they are known.
     prompt
@@ -63,10 +63,7 @@ class Run:
         history = [*self.earlier, *self.prompt]
         logits = self._forward(self.prompt)
         self._first = self._last = time.perf_counter()
-        while True:
-            if self.max_tokens is not None and len(self.tokens) >= self.max_tokens:
-                self._finish_reason = "length"
-                break
+        while len(self.tokens) != self.max_tokens:
             token = self.sampler.sample(logits, history)
             if token in self.tokenizer.eog_ids:
                 self._finish_reason = "stop"
@@ -77,6 +74,8 @@ class Run:
             if self.stops.found:
                 self._finish_reason = "stop"
                 break
+            if len(self.tokens) == self.max_tokens:
+                break  # the last token's logits are not wanted, so it is not computed
             if len(self.cache) >= self.cache.n_ctx:
                 self._finish_reason = "context"
                 break

@@ -117,7 +117,7 @@ def _cosine(square: np.float64, sign: np.float64) -> np.float32:
 
 
 @jit
-def _reduce(x: np.float32) -> tuple[float, int]:
+def _reduce(x: np.float32) -> tuple[float, np.int64]:
     """The rest of |x| after n multiples of pi/2, and n: for |x| < 120 in double, beyond by 2/pi to 192 bits."""
     if abs(x) < _F(120):
         n = (np.int64(np.int32(np.float64(x) * _TWO_OVER_PI_24)) + 0x800000) >> 24

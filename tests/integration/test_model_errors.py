@@ -1,0 +1,140 @@
+"""Files and arguments that are wrong: one clear, typed error each."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minillama import gguf
+from minillama.errors import GGUFError, InvalidInputError, TokenizerError, UnsupportedError
+from minillama.generate import LanguageModel
+from minillama.gguf import GGMLType
+from minillama.model.model import Model
+from tests.tiny_models import TinyModel
+
+
+def load(folder: Path, **changes: Any) -> Model:
+    return Model(gguf.open(TinyModel(**{"n_layer": 1, **changes}).write(folder / "tiny.gguf")))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return load(tmp_path_factory.mktemp("tiny"))
+
+
+def test_unknown_architecture_lists_the_known(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="architecture 'mamba' is not supported, supported are llama, qwen2"):
+        load(tmp_path, architecture="mamba")
+
+
+def test_missing_tensors_are_all_named(tmp_path: Path) -> None:
+    with pytest.raises(GGUFError, match=r"2 tensors \('blk.0.attn_k.weight', 'output_norm.weight'\) missing"):
+        load(tmp_path, without=("output_norm.weight", "blk.0.attn_k.weight"))
+
+
+def test_missing_embedding(tmp_path: Path) -> None:
+    with pytest.raises(GGUFError, match=r"'token_embd.weight' is missing"):
+        load(tmp_path, without=("token_embd.weight",))
+
+
+def test_extra_tensors_are_a_warning_that_names_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "minillama.model"):
+        model = load(tmp_path, extra=("blk.7.mystery.weight",))
+    assert "blk.7.mystery.weight" in caplog.text
+    assert np.isfinite(model.logits([1, 2])).all()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "error", "message"),
+    [
+        ("llama.attention.head_count_kv", [2, 2], UnsupportedError, "head_count_kv is an array"),
+        ("llama.attention.head_count_kv", 3, GGUFError, "head_count 4 is not a multiple of head_count_kv 3"),
+        ("llama.attention.head_count", 0, GGUFError, "llama.attention.head_count is 0"),
+        ("llama.block_count", 2**32 - 1, GGUFError, "llama.block_count is 4294967295"),
+        ("llama.block_count", "one", GGUFError, "llama.block_count"),
+        ("llama.expert_count", 8, UnsupportedError, "mixture-of-experts"),
+        ("llama.rope.scaling.type", "yarn", UnsupportedError, "rotary scaling 'yarn'"),
+        ("llama.rope.dimension_count", 63, GGUFError, "rope.dimension_count is 63"),
+        ("llama.rope.dimension_count", 66, GGUFError, "rope.dimension_count is 66"),
+        ("llama.attention.layer_norm_rms_epsilon", float("nan"), GGUFError, "rms_epsilon is nan"),
+        ("llama.feed_forward_length", 256, GGUFError, r"'blk.0.ffn_gate.weight' has shape \(512, 256\)"),
+    ],
+)
+def test_wrong_metadata(tmp_path: Path, key: str, value: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        load(tmp_path, metadata={key: value})
+
+
+def test_missing_metadata_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "empty.gguf"
+    with gguf.Writer(path, "llama") as writer:
+        writer.add_tensor("token_embd.weight", np.zeros((4, 32), np.float32))
+    with pytest.raises(GGUFError, match=r"llama.embedding_length.*missing"):
+        Model(gguf.open(path))
+
+
+def test_unsupported_tensor_type_names_type_and_tensor(tmp_path: Path) -> None:
+    path = tmp_path / "iq.gguf"
+    tiny = TinyModel(n_layer=1)
+    with gguf.Writer(path, "llama") as writer:
+        for key, value in tiny._metadata().items():
+            writer.add(key, value)
+        packed = np.zeros((266, 66), np.uint8)
+        writer.add_tensor("token_embd.weight", packed, GGMLType.IQ2_XXS, (266, 256))
+    with pytest.raises(UnsupportedError, match=r"'token_embd.weight' has type IQ2_XXS, supported are F32, F16"):
+        Model(gguf.open(path))
+
+
+def test_a_file_without_vocabulary_works_on_ids(tmp_path: Path) -> None:
+    path = TinyModel(n_layer=1, vocabulary=False).write(tmp_path / "ids.gguf")
+    model = LanguageModel(gguf.open(path))
+    assert model.logits([1, 2, 3]).shape == (3, model.config.n_vocab)
+    with pytest.raises(TokenizerError):
+        model.generate("text")
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ([], "at least one token id"),
+        ([[1, 2]], r"shape \(1, 2\)"),
+        ([0.5], "ids are float64"),
+        ([1, -1], "id -1 at index 1"),
+        ([10**6], "id 1000000 at index 0 is not in the vocabulary of 266"),
+    ],
+)
+def test_wrong_ids(model: Model, ids: Any, message: str) -> None:
+    cache = model.new_cache()
+    with pytest.raises(InvalidInputError, match=message):
+        model.forward(ids, cache)
+    assert len(cache) == 0
+
+
+@pytest.mark.parametrize("n_ctx", [0, 513, 2.5, True])
+def test_wrong_context(tmp_path: Path, n_ctx: Any) -> None:
+    file = gguf.open(TinyModel(n_layer=1).write(tmp_path / "tiny.gguf"))
+    with pytest.raises(InvalidInputError, match="from 1 to 512"):
+        Model(file, n_ctx=n_ctx)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("threads", 0, "threads is 0"),
+        ("backend", "gpu", "backend 'gpu' does not exist, there are cpu, reference"),
+        ("kv_type", "q8_0", "kv_type is 'q8_0', there are f32, f16"),
+    ],
+)
+def test_wrong_options(tmp_path: Path, option: str, value: Any, message: str) -> None:
+    file = gguf.open(TinyModel(n_layer=1).write(tmp_path / "tiny.gguf"))
+    with pytest.raises(InvalidInputError, match=message):
+        Model(file, **{option: value})
+
+
+def test_wrong_logits_option(model: Model) -> None:
+    with pytest.raises(InvalidInputError, match="'all', 'last' or None"):
+        model.forward([1], model.new_cache(), logits="first")

@@ -1,0 +1,269 @@
+"""Inputs that can hurt, ways to run the kernels on them, and the comparison of bits; shared by all tests of kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from minillama.gguf.constants import GGMLType
+from minillama.kernels.layouts import LAYOUTS, WEIGHT_TYPES
+from minillama.kernels.reference.attention import BLOCK
+from minillama.kernels.registry import KernelSet
+from minillama.kernels.scratch import BLOCK_BYTES, DOT_BYTES
+
+QUANTIZED_TYPES = tuple(t for t in WEIGHT_TYPES if LAYOUTS[t].block_size > 1)
+ACTIVATION_TYPES = tuple(dict.fromkeys(LAYOUTS[t].activation for t in WEIGHT_TYPES))
+INPUT_KINDS = ("normal", "heavy", "tiny", "subnormal", "huge", "zero", "one_hot", "alternating")
+FINITE_WEIGHTS = ("random", "any_scale", "zero", "low", "high")
+WEIGHT_KINDS = (*FINITE_WEIGHTS, "not_finite")
+
+_BYTE_FILL = 0x5A
+_HALF_FIELDS = ("d", "dmin", "m")
+_FILLS = {"zero": 0x00, "low": 0x00, "high": 0xFF}
+
+
+def generator(*key: object) -> np.random.Generator:
+    """A random generator that depends on the test's parameters only."""
+    return np.random.default_rng(list("|".join(map(str, key)).encode()))
+
+
+def input_rows(kind: str, n_rows: int, n: int, rng: np.random.Generator) -> np.ndarray:
+    """float32 [n_rows, n] of one of ``INPUT_KINDS``."""
+    x = rng.standard_normal((n_rows, n))
+    rows = np.arange(n_rows)
+    if kind == "heavy":
+        x = rng.standard_t(1.2, (n_rows, n)) * 4
+    elif kind in ("tiny", "subnormal", "huge"):
+        x *= {"tiny": 1e-30, "subnormal": 1e-40, "huge": 1e30}[kind]
+    elif kind == "zero":
+        x = np.where(x < 0, -0.0, 0.0)
+    elif kind == "one_hot":
+        x = np.zeros((n_rows, n))
+        x[rows, (7 + 37 * rows) % n] = np.where(rows % 2, -3.7, 2.9)
+    elif kind == "alternating":  # every quant is +-127: integer sums reach their limits
+        x = np.where((np.arange(n)[None, :] + rows[:, None]) % 2, -1.5, 1.5)
+        x[::3] = 1.5
+    return x.astype(np.float32)
+
+
+def packed_rows(type_: GGMLType, n_rows: int, n: int, rng: np.random.Generator, kind: str = "random") -> np.ndarray:
+    """uint8 [n_rows, row_bytes] of one of ``WEIGHT_KINDS``: random or constant bytes around scales drawn apart.
+
+    Random bytes alone would make one scale in 32 infinite or NaN, which hides every other value of the row.
+    """
+    layout = LAYOUTS[type_]
+    n_blocks = n // layout.block_size
+    if layout.block_size == 1:
+        return _float_rows(type_, (n_rows, n), rng, kind)
+    blocks = rng.integers(0, 256, (n_rows, n_blocks, layout.type_size), np.uint8)
+    if kind in _FILLS:
+        blocks[:] = _FILLS[kind]
+    if kind == "zero":
+        return blocks.reshape(n_rows, -1)
+    for field, size in layout.fields:
+        if field in _HALF_FIELDS and size == 2:
+            at = layout.offset(field)
+            blocks[:, :, at : at + 2] = (
+                _scales((n_rows, n_blocks), rng, kind).view(np.uint8).reshape(n_rows, n_blocks, 2)
+            )
+    return blocks.reshape(n_rows, -1)
+
+
+def _scales(shape: tuple[int, int], rng: np.random.Generator, kind: str) -> np.ndarray:
+    """Bits of halves: of ordinary size, any finite ones, or one in two infinite or NaN; of either sign."""
+    if kind == "any_scale":
+        return (rng.integers(0, 0x7C00, shape) | rng.integers(0, 2, shape) << 15).astype(np.uint16)
+    moderate = (rng.uniform(0.25, 1, shape) * 2.0 ** rng.integers(-10, 2, shape) * rng.choice([-1, 1], shape)).astype(
+        np.float16
+    )
+    if kind == "not_finite":
+        special = rng.choice(np.array([0x7C00, 0xFC00, 0x7E00, 0xFE00, 0x7C01, 0xFD55], np.uint16), shape)
+        return np.where(rng.integers(0, 2, shape) == 1, special, moderate.view(np.uint16))
+    return moderate.view(np.uint16)
+
+
+def _float_rows(type_: GGMLType, shape: tuple[int, int], rng: np.random.Generator, kind: str) -> np.ndarray:
+    """Rows of an unquantized type."""
+    size = LAYOUTS[type_].type_size
+    unsigned = {2: np.uint16, 4: np.uint32}[size]
+    if kind in ("zero", "random"):
+        values = rng.standard_normal(shape).astype(np.float32) * np.float32(kind == "random")
+        bits = {
+            GGMLType.F32: values.view(np.uint32),
+            GGMLType.F16: values.astype(np.float16).view(np.uint16),
+            GGMLType.BF16: (values.view(np.uint32) >> 16).astype(np.uint16),
+        }[type_]
+        return np.ascontiguousarray(bits).view(np.uint8)
+    exponent = {GGMLType.F32: 0x7F800000, GGMLType.F16: 0x7C00, GGMLType.BF16: 0x7F80}[type_]
+    top = 1 << (8 * size - 1)
+    bits = rng.integers(0, exponent, shape) | rng.integers(0, 2, shape) * top
+    if kind in ("low", "high"):  # the largest finite values: products and sums overflow
+        bits[:] = exponent - 1 + (top if kind == "low" else 0)
+    if kind == "not_finite":
+        bits[:, ::3] = exponent | rng.integers(0, 3, bits[:, ::3].shape) | rng.integers(0, 2, bits[:, ::3].shape) * top
+    return np.ascontiguousarray(bits.astype(unsigned)).view(np.uint8)
+
+
+def raw_activation(type_: GGMLType, n_rows: int, n: int, rng: np.random.Generator) -> np.ndarray:
+    """Converted rows of random bytes: unlike those that quantizing gives, their quants include -128."""
+    layout = LAYOUTS[type_]
+    if layout.block_size == 1:
+        return packed_rows(type_, n_rows, n, rng)
+    blocks = rng.integers(0, 256, (n_rows, n // layout.block_size, layout.type_size), np.uint8)
+    single = layout.type is GGMLType.Q8_K
+    for field in ("d", "s"):
+        if field in dict(layout.fields):
+            scale = rng.uniform(-1, 1, blocks.shape[:2]).astype(np.float32 if single else np.float16)
+            at = layout.offset(field)
+            size = scale.itemsize
+            blocks[:, :, at : at + size] = scale.view(np.uint8).reshape(*blocks.shape[:2], size)
+    return blocks.reshape(n_rows, -1)
+
+
+def get_rows(
+    kernels: KernelSet, type_: GGMLType, packed: np.ndarray, n: int, ids: np.ndarray | None = None
+) -> np.ndarray:
+    """Rows of a packed weight, decoded; all of them in order without ``ids``."""
+    ids = np.arange(len(packed)) if ids is None else np.asarray(ids, np.int64)
+    out = np.full((len(ids), n), 12345.0, np.float32)
+    kernels.get_rows[type_](packed, ids, out, np.empty(BLOCK_BYTES, np.uint8), 0, len(ids))
+    return out
+
+
+def quantize(kernels: KernelSet, type_: GGMLType, x: np.ndarray) -> np.ndarray:
+    """Rows converted to an activation type; what the kernel does not write would show as 0x5A."""
+    out = np.full((len(x), LAYOUTS[type_].row_bytes(x.shape[1])), _BYTE_FILL, np.uint8)
+    kernels.quantize[type_](np.ascontiguousarray(x), out, 0, len(x))
+    return out
+
+
+def mul_mat(
+    kernels: KernelSet,
+    type_: GGMLType,
+    weight: np.ndarray,
+    activation: np.ndarray,
+    n: int,
+    rows: tuple[int, int] | None = None,
+) -> np.ndarray:
+    """Product with converted rows, for a range of the weight's rows; the others stay 12345."""
+    start, stop = rows or (0, len(weight))
+    out = np.full((len(activation), len(weight)), 12345.0, np.float32)
+    scratch = np.full(DOT_BYTES + 8 * len(activation) * -(-n // 32), 0xA5, np.uint8)
+    kernels.mul_mat[type_](weight, activation, n, out, scratch, start, stop)
+    return out
+
+
+@dataclass
+class AttentionCase:
+    """Sequences in a block cache with shuffled tables, and queries at some of their positions.
+
+    ``k`` and ``v`` are lists, a sequence each, of float32 [length, n_head_kv * dim].
+    """
+
+    q: np.ndarray
+    k: list[np.ndarray]
+    v: list[np.ndarray]
+    table: np.ndarray
+    sequence: np.ndarray
+    position: np.ndarray
+    n_head: int
+    n_head_kv: int
+    head_dim: int
+    value_dim: int
+    scale: np.float32
+
+    def cache(self, kernels: KernelSet, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+        """Blocks that hold the keys and values; unused slots are NaN, so that reading one shows."""
+        n_blocks = int(self.table.max()) + 1
+        nothing = np.float32(np.nan) if dtype == np.float32 else np.uint16(0x7E00)
+        keys = np.full((n_blocks, self.n_head_kv, self.head_dim, BLOCK), nothing, dtype)
+        values = np.full((n_blocks, self.n_head_kv, BLOCK, self.value_dim), nothing, dtype)
+        for i, (k, v) in enumerate(zip(self.k, self.v, strict=True)):
+            place = self.table, np.full(len(k), i), np.arange(len(k))
+            kernels.store_kv[dtype](k, v, *place, keys, values, 0, len(k))
+        return keys, values
+
+    def run(self, kernels: KernelSet, dtype: type, items: tuple[int, int] | None = None) -> np.ndarray:
+        """Attention of every query, or of a range of (token, head) pairs; the others stay 12345."""
+        kind = np.dtype(dtype)
+        keys, values = self.cache(kernels, kind)
+        out = np.full((len(self.q), self.n_head * self.value_dim), 12345.0, np.float32)
+        scratch = np.full(4 * BLOCK * self.table.shape[1], 0xA5, np.uint8)
+        start, stop = items or (0, len(self.q) * self.n_head)
+        kernels.attention[kind](
+            self.q, keys, values, self.table, self.sequence, self.position, self.n_head, self.scale,
+            out, scratch, start, stop,
+        )  # fmt: skip
+        return out
+
+
+def attention_case(
+    rng: np.random.Generator,
+    lengths: tuple[int, ...],
+    *,
+    n_head: int = 2,
+    n_head_kv: int = 1,
+    head_dim: int = 16,
+    value_dim: int | None = None,
+    positions: tuple[tuple[int, int], ...] | None = None,
+    spread: float = 1.0,
+) -> AttentionCase:
+    """Random sequences of the given lengths; queries at ``positions`` (sequence, position), else at each end."""
+    value_dim = value_dim or head_dim
+    positions = positions or tuple((i, length - 1) for i, length in enumerate(lengths))
+    per_sequence = -(-max(lengths) // BLOCK)
+    table = rng.permutation(len(lengths) * per_sequence).reshape(len(lengths), per_sequence)
+
+    def rows(count: int, width: int) -> np.ndarray:
+        return (rng.standard_normal((count, width)) * spread).astype(np.float32)
+
+    return AttentionCase(
+        q=rows(len(positions), n_head * head_dim),
+        k=[rows(length, n_head_kv * head_dim) for length in lengths],
+        v=[rows(length, n_head_kv * value_dim) for length in lengths],
+        table=table.astype(np.int64),
+        sequence=np.array([s for s, _ in positions], np.int64),
+        position=np.array([p for _, p in positions], np.int64),
+        n_head=n_head,
+        n_head_kv=n_head_kv,
+        head_dim=head_dim,
+        value_dim=value_dim,
+        scale=np.float32(1 / np.sqrt(head_dim)),
+    )
+
+
+def ulps(got: np.ndarray, want: np.ndarray) -> np.ndarray:
+    """Distance in steps of float32, over zero as well."""
+
+    def ordered(x: np.ndarray) -> np.ndarray:
+        bits = x.view(np.int32).astype(np.int64)
+        return np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
+
+    return np.abs(ordered(got) - ordered(want))
+
+
+def same_bits(got: np.ndarray, want: np.ndarray) -> np.ndarray:
+    """Where bits are equal; any NaN equals any other (processors differ in which operand's payload they keep)."""
+    if got.dtype != np.float32:
+        return got == want
+    return (got.view(np.uint32) == want.view(np.uint32)) | (np.isnan(got) & np.isnan(want))
+
+
+def assert_same_bits(got: np.ndarray, want: np.ndarray, label: object = "") -> None:
+    """Fail with the number of differences, the first and the worst one."""
+    got, want = np.ascontiguousarray(got), np.ascontiguousarray(want)
+    assert got.dtype == want.dtype, f"{label}: {got.dtype} against {want.dtype}"
+    assert got.shape == want.shape, f"{label}: shape {got.shape} against {want.shape}"
+    wrong = np.argwhere(~same_bits(got, want))
+    if not len(wrong):
+        return
+    report = [f"{label}: {len(wrong)} of {got.size} differ"]
+    worst = wrong[0]
+    if got.dtype == np.float32:
+        worst = max(wrong, key=lambda at: int(ulps(got[tuple(at)], want[tuple(at)])))
+    for what, index in (("first", wrong[0]), ("worst", worst)):
+        at = tuple(int(i) for i in index)
+        distance = f", {ulps(got[at], want[at])} ulps" if got.dtype == np.float32 else ""
+        report.append(f"{what} at {at}: {got[at]!r}, {want[at]!r} wanted{distance}")
+    raise AssertionError("; ".join(report))
