@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numba
 import numpy as np
 
 from minillama.errors import InvalidInputError
@@ -72,4 +73,10 @@ def kernel_set(backend: str) -> KernelSet:
     """
     if backend not in BACKENDS:
         raise InvalidInputError(f"backend {backend!r} does not exist, there are {', '.join(BACKENDS)}")
-    return _cpu() if backend == "cpu" else _reference()
+    if backend == "reference":
+        return _reference()
+    if numba.config.DISABLE_JIT:
+        raise InvalidInputError(
+            "backend 'cpu' needs numba's compiler, which NUMBA_DISABLE_JIT switches off; use backend='reference'"
+        )
+    return _cpu()

@@ -107,17 +107,18 @@ class Session:
     def clear(self) -> None:
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self.context), True)
 
-    def decode(self, ids: list[int], first: int) -> np.ndarray:
-        """Logits of every one of ``ids``, at positions ``first`` and on: float32 [n, n_vocab]."""
+    def decode(self, ids: list[int], first: int, wanted: str = "all") -> np.ndarray:
+        """Logits of all or the last of ``ids``, at positions ``first`` and on: float32 [n, n_vocab]."""
+        outputs = range(len(ids)) if wanted == "all" else [len(ids) - 1]
         batch = llama_cpp.llama_batch_init(len(ids), 0, 1)
         batch.n_tokens = len(ids)
         for i, token in enumerate(ids):
-            batch.token[i], batch.pos[i], batch.logits[i] = token, first + i, 1
+            batch.token[i], batch.pos[i], batch.logits[i] = token, first + i, i in outputs
             batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
         if llama_cpp.llama_decode(self.context, batch):
             sys.exit("llama_decode failed")
         llama_cpp.llama_batch_free(batch)
-        rows = (llama_cpp.llama_get_logits_ith(self.context, i) for i in range(len(ids)))
+        rows = (llama_cpp.llama_get_logits_ith(self.context, i) for i in outputs)
         return np.stack([np.ctypeslib.as_array(row, (self.n_vocab,)).copy() for row in rows])
 
 

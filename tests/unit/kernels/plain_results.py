@@ -84,7 +84,9 @@ def results() -> dict[str, np.ndarray]:
     _dots(kernels, found)
     _rows(kernels, found)
     _attention(kernels, found)
-    with np.errstate(all="ignore"):  # these overflow on purpose; numpy's scalars would warn where compiled code does not
+    with np.errstate(
+        all="ignore"
+    ):  # these overflow on purpose; numpy's scalars would warn where compiled code does not
         _extreme_blocks(kernels, found)
         _functions(found)
     return found

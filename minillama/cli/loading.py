@@ -1,0 +1,32 @@
+"""Loading a model with a bar while it is fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from minillama.cli.options import loading_arguments, without_effect
+from minillama.cli.output import note
+
+if TYPE_CHECKING:
+    from minillama.generate import LanguageModel
+
+
+def load_model(options: Mapping[str, Any]) -> LanguageModel:
+    """Load the model of a command's options."""
+    from minillama.generate import load
+    from minillama.hub import console_progress
+
+    if unused := without_effect(options):
+        note(f"{', '.join(unused)}: without effect at temperature 0, the default (try --temp 0.8)")
+    with console_progress(options["model"]) as progress:
+        return load(options["model"], progress=progress, **loading_arguments(options))
+
+
+def find_file(model: str) -> Path:
+    """Return the path of a model's file, fetched if need be."""
+    from minillama.hub import console_progress, resolve
+
+    with console_progress(model) as progress:
+        return resolve(model, progress)

@@ -1,0 +1,219 @@
+"""The exponential of ggml's SSE2 branch and the C library's functions, to the bit."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kernel_inputs import assert_same_bits, ulps
+from numba import njit
+
+from minillama.kernels.fma import fma
+from minillama.kernels.reference.libm import cosf, exp_lane, expf, sinf
+from minillama.model.config import ModelConfig
+
+GLIBC = platform.libc_ver()[0] == "glibc"
+FUNCTIONS = {"expf": expf, "sinf": sinf, "cosf": cosf}
+DOUBLE = {"expf": np.exp, "sinf": np.sin, "cosf": np.cos}
+STRIDE = 251  # prime, so that every low bit of the mantissa and every exponent is met: 17 million floats
+
+
+def c_function(name, n_arguments=1):
+    function = getattr(ctypes.CDLL("libm.so.6"), name)
+    function.restype, function.argtypes = ctypes.c_float, [ctypes.c_float] * n_arguments
+    return function
+
+
+def over(kernel, values):
+    """The kernel applied to every value, in one compiled loop."""
+
+    @njit
+    def loop(values, out):
+        for i in range(len(values)):
+            out[i] = kernel(values[i])
+
+    out = np.empty_like(values)
+    loop(values, out)
+    return out
+
+
+def sweep_against_c(name):
+    """A function (first, last, stride) -> (how many patterns differ, one of them) for float32 bit patterns."""
+    ours, theirs = FUNCTIONS[name], c_function(name)
+
+    @njit(nogil=True)
+    def sweep(first, last, stride):
+        wrong, example = 0, np.int64(-1)
+        for pattern in range(first, last, stride):
+            x = np.uint32(pattern).view(np.float32)
+            got, want = np.float32(ours(x)), np.float32(theirs(x))
+            if got.view(np.uint32) != want.view(np.uint32) and not (np.isnan(got) and np.isnan(want)):
+                wrong, example = wrong + 1, np.int64(pattern)
+        return wrong, example
+
+    return sweep
+
+
+def assert_none_differ(name, results):
+    wrong = sum(count for count, _ in results)
+    examples = [np.uint32(pattern).view(np.float32) for count, pattern in results if count]
+    assert wrong == 0, f"{name}: {wrong} floats differ from the C library's, among them {examples[:4]}"
+
+
+@pytest.mark.skipif(not GLIBC, reason="the bits are glibc's; elsewhere the next test bounds the error")
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_sample_of_all_floats_against_glibc(name):
+    assert_none_differ(name, [sweep_against_c(name)(0, 2**32, STRIDE)])
+
+
+@pytest.mark.llama_cpp
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_all_floats_against_glibc(name):
+    assert GLIBC, "the baseline build is compared with where its C library is glibc"
+    sweep, n_parts = sweep_against_c(name), 64
+    sweep(0, 1, 1)  # compiled before the threads start
+    edges = np.linspace(0, 2**32, n_parts + 1).astype(np.int64)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        results = list(pool.map(lambda i: sweep(edges[i], edges[i + 1], 1), range(n_parts)))
+    assert_none_differ(name, results)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_within_one_ulp_of_double(name):
+    # The functions are not correctly rounded: their double polynomials are off by up to 0.02 ulp before the rounding.
+    x = np.linspace(-100, 88, 300_001).astype(np.float32)
+    x = np.concatenate([x, np.float32(2.0) ** np.arange(-140, 127 if name != "expf" else 7, 0.25, np.float32)])
+    want = DOUBLE[name](x.astype(np.float64)).astype(np.float32)
+    assert ulps(over(FUNCTIONS[name], x), want).max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "x", "want"),
+    [
+        ("expf", np.inf, np.inf), ("expf", -np.inf, 0.0), ("expf", np.nan, np.nan), ("expf", -0.0, 1.0),
+        ("expf", 88.72284, np.inf), ("expf", 88.72283, 3.4027980e38), ("expf", -103.97208, 0.0), ("expf", -103.97207, 1e-45),
+        ("sinf", np.inf, np.nan), ("sinf", -np.inf, np.nan), ("sinf", np.nan, np.nan), ("sinf", -0.0, -0.0),
+        ("sinf", 1e-45, 1e-45), ("cosf", np.inf, np.nan), ("cosf", -np.inf, np.nan), ("cosf", -0.0, 1.0),
+    ],
+)  # fmt: skip
+def test_edges_of_the_c_functions(name, x, want):
+    assert_same_bits(np.float32(FUNCTIONS[name](np.float32(x))), np.float32(want))
+
+
+def exp_lane_oracle(x):
+    """ggml's SSE2 exponential in float32 numpy, both branches computed for all lanes and chosen by masks."""
+    f, c = np.float32, lambda text: np.float32(float.fromhex(text))
+    with np.errstate(all="ignore"):
+        z = x * c("0x1.715476p+0") + c("0x1.8p23")
+        n = z - c("0x1.8p23")
+        b = (x - n * c("0x1.62e4p-1")) - n * c("0x1.7f7d1cp-20")
+        e = z.view(np.uint32) << np.uint32(23)
+        k = (e + np.uint32(0x3F800000)).view(f)
+        u = b * b
+        inner = (c("0x1.573e2ep-5") + c("0x1.0e4020p-7") * b) * u + (c("0x1.fffdb6p-2") + c("0x1.555e66p-3") * b)
+        j = inner * u + c("0x1.ffffecp-1") * b
+        usual = k * j + k
+        g = np.where(n <= 0, np.uint32(0x82000000), np.uint32(0))
+        s1, s2 = (g + np.uint32(0x7F000000)).view(f), (e - g).view(f)
+        far, split = s1 * s1, (s2 * j + s2) * s1
+        return np.where(np.abs(n) > 192, far, np.where(np.abs(n) > 126, split, usual))
+
+
+def exp_inputs():
+    """Ordinary values, both sides of every switch of branch, the subnormal results, and a sample of all floats."""
+    switches = np.log(2) * np.array([-192.5, -191.5, -149.5, -126.5, -125.5, 125.5, 126.5, 127.5, 191.5, 192.5])
+    near = [s + np.linspace(-0.01, 0.01, 2001) for s in switches]
+    values = [np.linspace(-200, 200, 200_001), *near, [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 3e38, -3e38]]
+    everything = np.arange(0, 2**32, 65521, np.uint64).astype(np.uint32).view(np.float32)
+    return np.concatenate([np.concatenate(values).astype(np.float32), everything])
+
+
+def test_exp_lane_against_its_formula():
+    x = exp_inputs()
+    assert_same_bits(over(exp_lane, x), exp_lane_oracle(x))
+
+
+def test_exp_lane_at_its_edges():
+    assert exp_lane(np.float32(0)) == 1
+    assert exp_lane(np.float32(-200)) == 0
+    assert exp_lane(np.float32(200)) == np.inf
+    assert 0 < exp_lane(np.float32(-100)) < np.finfo(np.float32).tiny
+    assert exp_lane(np.float32(-1e30)) == 0
+
+
+def test_exp_lane_is_within_two_ulps_of_exp():
+    # ggml states a maximum of 1.45 + 0.5 ulp for normal results.
+    x = np.linspace(-87.3, 88.7, 1_000_001).astype(np.float32)
+    want = np.exp(x.astype(np.float64)).astype(np.float32)
+    assert ulps(over(exp_lane, x), want).max() <= 2
+
+
+@njit
+def compiled_fma(a, b, c):
+    return fma(a, b, c)
+
+
+DOUBLES = st.floats(-1e100, 1e100, allow_subnormal=False).filter(lambda x: x == 0 or abs(x) > 1e-100)
+
+
+@given(DOUBLES.filter(bool), DOUBLES.filter(bool), DOUBLES)
+def test_fma_as_plain_python_is_the_compiled_one(a, b, c):
+    assert fma(a, b, c) == compiled_fma(a, b, c)
+
+
+@given(DOUBLES.filter(bool), DOUBLES.filter(bool), st.sampled_from([0.0, 1e-17, -3e-16, 1.0]))
+def test_fma_keeps_what_cancellation_leaves(a, b, nudge):
+    # With c = -(a * b) rounded, only one rounding at the end can give the product's own error.
+    c = -(a * b) * (1 + nudge)
+    assert fma(a, b, c) == compiled_fma(a, b, c)
+
+
+def test_fma_by_hand():
+    # (1 + 2^-30)^2 = 1 + 2^-29 + 2^-60, and the product rounded to double loses the last term.
+    x = 1 + 2.0**-30
+    assert fma(x, x, -(1 + 2.0**-29)) == compiled_fma(x, x, -(1 + 2.0**-29)) == 2.0**-60
+    assert x * x - (1 + 2.0**-29) == 0
+
+
+USUAL_BASES = (
+    1e4, 2.5e4, 4e4, 5e4, 1e5, 1.5e5, 1.6e5, 2.5e5, 5e5, 6e5, 8e5, 1e6, 2e6, 3e6, 5e6, 8e6, 1e7, 1.1158840e7, 1e8,
+)  # fmt: skip
+
+
+def theta_scale(base, n_rot):
+    sizes = dict.fromkeys("n_layer n_embd n_ff n_head n_head_kv head_dim value_dim n_vocab n_ctx_train".split(), 1)
+    config = ModelConfig(
+        architecture="llama", name="", rms_eps=1e-5, n_rot=n_rot, rope_freq_base=base, rope_freq_scale=1.0, **sizes
+    )
+    return config.rope_theta_scale
+
+
+def differing_from_powf(pairs):
+    if GLIBC:
+        powf = c_function("powf", 2)
+        wanted = [powf(base, np.float32(-2) / np.float32(n_rot)) for base, n_rot in pairs]
+        allowed = 0
+    else:  # another C library's powf may differ from glibc's, whose bits are wanted, by an ulp
+        wanted = [np.float32(base) ** np.float64(np.float32(-2) / np.float32(n_rot)) for base, n_rot in pairs]
+        allowed = 1
+    got = np.array([theta_scale(base, n_rot) for base, n_rot in pairs], np.float32)
+    distance = ulps(got, np.array(wanted, np.float32))
+    return [(float(base), n_rot) for (base, n_rot), d in zip(pairs, distance, strict=True) if d > allowed]
+
+
+def test_theta_scale_is_powf_for_the_usual_bases():
+    pairs = [(base, n_rot) for base in USUAL_BASES for n_rot in range(16, 257, 2)]
+    assert differing_from_powf(pairs) == []
+
+
+def test_theta_scale_is_powf_for_any_base():
+    rng = np.random.default_rng(0)
+    bases = (10 ** rng.uniform(2, 8, 20_000)).astype(np.float32)
+    pairs = list(zip(bases, (2 * rng.integers(8, 129, len(bases))).tolist(), strict=True))
+    assert differing_from_powf(pairs) == []
