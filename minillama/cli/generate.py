@@ -77,9 +77,11 @@ def generate(prompt: str | None, file: str | None, as_json: bool, stats: bool, *
 
 
 def _stream(run: Run, prompt: str, output: TextOutput) -> None:
-    output.echo_prompt(prompt)
     try:
-        output.write_all(piece.text for piece in run.pieces())
+        for i, piece in enumerate(run.pieces()):
+            if i == 0:  # not earlier: the line about compiling is in its place until then
+                output.echo_prompt(prompt)
+            output.write(piece.text)
     finally:  # also after Ctrl-C, so that the shell's prompt gets a line of its own
         if output.is_terminal:
             output.end_line()
@@ -87,14 +89,12 @@ def _stream(run: Run, prompt: str, output: TextOutput) -> None:
 
 def _summary(result: Generation, compiled: bool) -> str:
     timings = result.timings
-    first = f"first token {timings.prompt_seconds:.2f} s"
-    parts = (
-        f"prompt {counted(timings.prompt_tokens, 'token')} {timings.prompt_rate:.1f}/s",
-        f"generated {counted(len(result.tokens), 'token')} {timings.generated_rate:.1f}/s",
-        f"{first} (with compiling)" if compiled else first,
-        result.finish_reason,
+    prompt_rate = "(and compiling)" if compiled else f"{timings.prompt_rate:.1f}/s"
+    return (
+        f"{counted(timings.prompt_tokens, 'prompt token')} {prompt_rate}, "
+        f"{len(result.tokens)} generated {timings.generated_rate:.1f}/s, "
+        f"first token {timings.prompt_seconds:.2f} s, {result.finish_reason}"
     )
-    return ", ".join(parts)
 
 
 def _report(result: Generation, model: str, tokenizer: Tokenizer) -> dict[str, Any]:

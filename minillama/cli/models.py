@@ -27,4 +27,4 @@ def models(as_json: bool) -> None:
         here = "yes" if model.present else "no"
         rows.add_row(name, model.architecture, model.quant, size(model.bytes), model.license, here)
     print_table(rows)
-    note("* the model of commands that name none")
+    note("* used when no model is named")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 
 import click
 
@@ -27,11 +26,6 @@ class TextOutput:
         """Write text at once."""
         if text:
             self._write(visible_text(text) if self.is_terminal else text, text)
-
-    def write_all(self, texts: Iterable[str]) -> None:
-        """Write each text as it comes."""
-        for text in texts:
-            self.write(text)
 
     def end_line(self) -> None:
         """Go to the beginning of a line."""

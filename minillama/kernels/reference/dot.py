@@ -154,8 +154,14 @@ _unpack_q2_k, _Q2_K_SIZE = UNPACK[GGMLType.Q2_K], layouts.Q2_K.type_size
 
 
 @jit
+def q2_k_term(d: np.float32, dmin: np.float32, d_other: np.float32, whole: np.float32, low: np.float32) -> np.float32:
+    """Q2_K's ``(d' * d) * sum - (d' * dmin) * minimums``."""
+    return np.float32(np.float32(np.float32(d_other * d) * whole) - np.float32(np.float32(d_other * dmin) * low))
+
+
+@jit
 def dot_q2_k(row: U8, other: U8, n: int, scratch: U8) -> np.float32:
-    """``ggml_vec_dot_q2_K_q8_K``: one float sum over blocks of ``(d' * d) * sum - (d' * dmin) * minimums``."""
+    """``ggml_vec_dot_q2_K_q8_K``: one float sum over blocks of its term."""
     quants, scales, mins = unpacked_block(scratch)
     total = np.float32(0)
     for block in range(n // 256):
@@ -167,9 +173,7 @@ def dot_q2_k(row: U8, other: U8, n: int, scratch: U8) -> np.float32:
             part = _integer_dot(quants[group * 16 :], other, start + _Q8_K_QS + group * 16, 16)
             whole = np.int32(whole + scales[group] * part)
         low = minimum_sum(mins, other, start + _Q8_K_BSUMS)
-        high_term = np.float32(np.float32(d_other * d) * np.float32(whole))
-        low_term = np.float32(np.float32(d_other * dmin) * np.float32(low))
-        total = np.float32(total + np.float32(high_term - low_term))
+        total = np.float32(total + q2_k_term(d, dmin, d_other, np.float32(whole), np.float32(low)))
     return total
 
 

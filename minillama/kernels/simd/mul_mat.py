@@ -14,15 +14,15 @@ from minillama.kernels.bits import load_f32
 from minillama.kernels.jit import Kernel, jit
 from minillama.kernels.layouts import LAYOUTS
 from minillama.kernels.reference import dot as reference
-from minillama.kernels.scratch import DOT_BYTES, unpacked_block
-from minillama.kernels.simd.unpack import UNPACK_32, UNPACK_256
+from minillama.kernels.scratch import DOT_BYTES
+from minillama.kernels.simd.unpack import UNPACK_32, UNPACK_256, unpack_q2_k
 from minillama.kernels.simd.vectors import (
     add,
     lane_sum,
     load_f32x8,
     load_half,
     load_i8x32,
-    load_i32x16,
+    load_i16x16,
     make_shuffle,
     multiply,
     ordered_sum,
@@ -32,7 +32,7 @@ from minillama.kernels.simd.vectors import (
     to_i16,
     to_i32,
 )
-from minillama.kernels.types import F32, I8, I32, U8
+from minillama.kernels.types import F32, I8, U8
 
 
 @jit
@@ -102,6 +102,7 @@ def _make_mul_mat_q8_1(type_: GGMLType) -> Kernel:
     return mul_mat
 
 
+_Q2_K_SIZE = layouts.Q2_K.type_size
 _Q8_K_SIZE, _Q8_K_D = layouts.Q8_K.type_size, layouts.Q8_K.offset("d")
 _Q8_K_QS, _Q8_K_BSUMS = layouts.Q8_K.offset("qs"), layouts.Q8_K.offset("bsums")
 
@@ -123,9 +124,14 @@ def _two_groups(quants: I8, other: U8, start: int, at: int) -> object:
 
 
 @jit
-def _lane_sums(quants: I8, scales: I32, other: U8, start: int) -> object:
-    """Eight exact sums by k mod 8 of scale times product over a block of 256: int32 x 8."""
-    s = load_i32x16(scales, 0)
+def _minimum_sum(mins: object, other: U8, start: int) -> np.int32:
+    """Exact sum over groups of 16 of minimum (int32 x 16) times sum of the other operand's quants."""
+    return lane_sum(multiply(mins, to_i32(load_i16x16(other, start))))
+
+
+@jit
+def _lane_sums(quants: I8, s: object, other: U8, start: int) -> object:
+    """Eight exact sums by k mod 8 of scale (int32 x 16) times product over a block of 256: int32 x 8."""
     total = multiply(_pair_0(s, s), _two_groups(quants, other, start, 0))
     total = add(total, multiply(_pair_2(s, s), _two_groups(quants, other, start, 32)))
     total = add(total, multiply(_pair_4(s, s), _two_groups(quants, other, start, 64)))
@@ -143,7 +149,7 @@ def _make_mul_mat_q8_k(type_: GGMLType) -> Kernel:
 
     @jit(name=f"simd_mul_mat_{type_.name}")
     def mul_mat(weight: U8, activation: U8, n: int, out: F32, scratch: U8, start: int, stop: int) -> None:
-        quants, scales, mins = unpacked_block(scratch)
+        quants = scratch[:256].view(np.int8)
         n_tokens, row_bytes = activation.shape
         flat = activation.reshape(-1)
         sums = scratch[DOT_BYTES : DOT_BYTES + 32 * n_tokens]
@@ -152,7 +158,7 @@ def _make_mul_mat_q8_k(type_: GGMLType) -> Kernel:
             out[:, r] = 0
             sums[:] = 0
             for block in range(n // 256):
-                d, dmin = unpack(row, block * type_size, quants, scales, mins)
+                scales, mins, d, dmin = unpack(row, block * type_size, quants)
                 for t in range(n_tokens):
                     other = t * row_bytes + block * _Q8_K_SIZE
                     d_other = load_f32(flat, other + _Q8_K_D)
@@ -160,12 +166,30 @@ def _make_mul_mat_q8_k(type_: GGMLType) -> Kernel:
                     scaled = multiply(splat_f32x8(np.float32(d * d_other)), lanes)
                     store(sums, 32 * t, add(load_f32x8(sums, 32 * t), scaled))
                     if has_minimum:
-                        low = np.float32(reference.minimum_sum(mins, flat, other + _Q8_K_BSUMS))
+                        low = np.float32(_minimum_sum(mins, flat, other + _Q8_K_BSUMS))
                         out[t, r] -= np.float32(np.float32(dmin * d_other) * low)
             for t in range(n_tokens):
                 out[t, r] = ordered_sum(out[t, r], load_f32x8(sums, 32 * t))
 
     return mul_mat
+
+
+@jit(name="simd_mul_mat_Q2_K")
+def _mul_mat_q2_k(weight: U8, activation: U8, n: int, out: F32, scratch: U8, start: int, stop: int) -> None:
+    quants = scratch[:256].view(np.int8)
+    n_tokens, row_bytes = activation.shape
+    flat = activation.reshape(-1)
+    for r in range(start, stop):
+        row = weight[r]
+        out[:, r] = 0
+        for block in range(n // 256):
+            scales, mins, d, dmin = unpack_q2_k(row, block * _Q2_K_SIZE, quants)
+            for t in range(n_tokens):
+                other = t * row_bytes + block * _Q8_K_SIZE
+                d_other = load_f32(flat, other + _Q8_K_D)
+                whole = np.float32(lane_sum(_lane_sums(quants, scales, flat, other + _Q8_K_QS)))
+                low = np.float32(_minimum_sum(mins, flat, other + _Q8_K_BSUMS))
+                out[t, r] += reference.q2_k_term(d, dmin, d_other, whole, low)
 
 
 # mul_mat as in kernels.reference.dot, with more scratch: 8 bytes per token and block of 32 values. Types not named use
@@ -174,5 +198,6 @@ MUL_MAT: dict[GGMLType, Kernel] = {
     **reference.MUL_MAT,
     **{type_: _make_mul_mat_q8_0(type_) for type_ in reference.TERM},
     **{type_: _make_mul_mat_q8_1(type_) for type_ in (GGMLType.Q4_1, GGMLType.Q5_1)},
+    GGMLType.Q2_K: _mul_mat_q2_k,
     **{type_: _make_mul_mat_q8_k(type_) for type_ in (GGMLType.Q3_K, GGMLType.Q4_K, GGMLType.Q5_K, GGMLType.Q6_K)},
 }
