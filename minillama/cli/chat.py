@@ -56,7 +56,8 @@ def chat(system: str | None, **options: Any) -> None:
         model = load_model(options)
         session = _Session(model, system, sampling_arguments(options), TextOutput(notices))
         if sys.stdin.isatty():
-            note(f"{model.config.name}, {model.n_ctx} tokens of context. {_HELP}.")
+            note(f"{model.config.name}, {model.n_ctx} tokens of context")
+            note(_HELP)
         for line in _lines():
             if line.strip() in _LEAVE:
                 break
@@ -98,7 +99,7 @@ class _Session:
         elif line == "/help":
             note(_HELP)
         elif line.startswith("/") and len(line.split()) == 1:
-            note(f"unknown command {line}: {_HELP}")
+            note(f"unknown command {line}, /help lists them")
         elif line:
             self._answer(line)
 
