@@ -30,8 +30,8 @@ def describe(error: Exception, command: click.Command) -> str:
         message = _as_option(str(error), command)
     elif isinstance(error, MinillamaError):
         message = str(error)
-    elif isinstance(error, OSError) and error.filename is not None:
-        message = f"{error.filename}: {error.strerror}"
+    elif isinstance(error, OSError):
+        message = f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror or str(error)
     else:
         message = f"internal error, {type(error).__name__}: {error} (--debug shows where; please report it)"
     return visible(message)

@@ -166,5 +166,5 @@ def read_prompt(text: str | None, file: str | None) -> str:
     try:
         return found.decode("utf-8").removesuffix("\n")
     except UnicodeDecodeError as error:
-        place = f"byte {error.start} ({error.reason})"
-        raise InvalidInputError(f"{file}: the prompt is not UTF-8 at {place}") from None
+        where = "standard input" if file == "-" else file
+        raise InvalidInputError(f"{where}: the prompt is not UTF-8 at byte {error.start} ({error.reason})") from None

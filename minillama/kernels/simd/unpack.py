@@ -13,21 +13,20 @@ from minillama.kernels import layouts
 from minillama.kernels.bits import load_u32
 from minillama.kernels.jit import jit
 from minillama.kernels.simd.vectors import (
-    add,
+    add_number,
     as_i8,
     bit_or,
     bits_to_lanes,
     bytes_of,
+    keep_bits,
     load_half,
     load_i8x16,
     load_u8x8,
     load_u8x16,
     load_u8x32,
-    make_add_constant,
-    make_and,
-    make_shift_left,
-    make_shift_right,
     make_shuffle,
+    shift_left,
+    shift_right,
     store,
     to_i32,
 )
@@ -36,12 +35,6 @@ from minillama.kernels.types import I8, U8
 Block32 = tuple[object, np.float32, np.float32]
 Block256 = tuple[object, object, np.float32, np.float32]
 
-_low_nibble, _two_bits, _one_bit = make_and(15), make_and(3), make_and(1)
-_shift = {count: make_shift_right(count) for count in range(1, 8)}
-_shift_1, _shift_2, _shift_3, _shift_4 = _shift[1], _shift[2], _shift[3], _shift[4]
-_shift_5, _shift_6, _shift_7 = _shift[5], _shift[6], _shift[7]
-_times_4, _times_16 = make_shift_left(2), make_shift_left(4)
-_minus_4, _minus_8, _minus_16, _minus_32 = (make_add_constant(-n) for n in (4, 8, 16, 32))
 _joined, _joined_16 = make_shuffle(range(32)), make_shuffle(range(16))
 _each_twice = make_shuffle([lane // 2 for lane in range(16)])
 _NO_MINIMUM = np.float32(-0.0)
@@ -50,13 +43,13 @@ _NO_MINIMUM = np.float32(-0.0)
 @jit
 def _nibbles_32(row: U8, start: int) -> object:
     packed = load_u8x16(row, start)
-    return _joined(_low_nibble(packed), _shift_4(packed))
+    return _joined(keep_bits(packed, 15), shift_right(packed, 4))
 
 
 @jit
 def _five_bits_32(row: U8, low_start: int, high_start: int) -> object:
     high = bits_to_lanes(load_u32(row, high_start))
-    return bit_or(_nibbles_32(row, low_start), _times_16(high))
+    return bit_or(_nibbles_32(row, low_start), shift_left(high, 4))
 
 
 _Q4_0_D, _Q4_0_QS = layouts.Q4_0.offset("d"), layouts.Q4_0.offset("qs")
@@ -65,7 +58,7 @@ _Q4_0_D, _Q4_0_QS = layouts.Q4_0.offset("d"), layouts.Q4_0.offset("qs")
 @jit
 def unpack_q4_0(row: U8, start: int) -> Block32:
     """As ``reference.unpack.unpack_q4_0``."""
-    return as_i8(_minus_8(_nibbles_32(row, start + _Q4_0_QS))), load_half(row, start + _Q4_0_D), _NO_MINIMUM
+    return as_i8(add_number(_nibbles_32(row, start + _Q4_0_QS), -8)), load_half(row, start + _Q4_0_D), _NO_MINIMUM
 
 
 _Q4_1_D, _Q4_1_M, _Q4_1_QS = (layouts.Q4_1.offset(field) for field in ("d", "m", "qs"))
@@ -84,7 +77,7 @@ _Q5_0_D, _Q5_0_QH, _Q5_0_QS = (layouts.Q5_0.offset(field) for field in ("d", "qh
 def unpack_q5_0(row: U8, start: int) -> Block32:
     """As ``reference.unpack.unpack_q5_0``."""
     return (
-        as_i8(_minus_16(_five_bits_32(row, start + _Q5_0_QS, start + _Q5_0_QH))),
+        as_i8(add_number(_five_bits_32(row, start + _Q5_0_QS, start + _Q5_0_QH), -16)),
         load_half(row, start + _Q5_0_D),
         _NO_MINIMUM,
     )
@@ -116,10 +109,8 @@ def unpack_q8_0(row: U8, start: int) -> Block32:
 def _two_bit_quants(row: U8, start: int, quants: I8) -> None:
     for half in range(2):
         packed = load_u8x32(row, start + half * 32)
-        store(quants, half * 128, _two_bits(packed))
-        store(quants, half * 128 + 32, _two_bits(_shift_2(packed)))
-        store(quants, half * 128 + 64, _two_bits(_shift_4(packed)))
-        store(quants, half * 128 + 96, _shift_6(packed))
+        for quarter in range(4):
+            store(quants, half * 128 + quarter * 32, keep_bits(shift_right(packed, 2 * quarter), 3))
 
 
 _Q2_K_SCALES, _Q2_K_QS, _Q2_K_D, _Q2_K_DMIN = (layouts.Q2_K.offset(field) for field in ("scales", "qs", "d", "dmin"))
@@ -129,7 +120,7 @@ _Q2_K_SCALES, _Q2_K_QS, _Q2_K_D, _Q2_K_DMIN = (layouts.Q2_K.offset(field) for fi
 def unpack_q2_k(row: U8, start: int, quants: I8) -> Block256:
     """As ``reference.unpack.unpack_q2_k``."""
     packed = load_u8x16(row, start + _Q2_K_SCALES)
-    scales, mins = to_i32(_low_nibble(packed)), to_i32(_shift_4(packed))
+    scales, mins = to_i32(keep_bits(packed, 15)), to_i32(shift_right(packed, 4))
     _two_bit_quants(row, start + _Q2_K_QS, quants)
     return scales, mins, load_half(row, start + _Q2_K_D), load_half(row, start + _Q2_K_DMIN)
 
@@ -143,9 +134,9 @@ def _q3_k_scales(row: U8, base: int) -> object:
     pairs = np.uint32(0x03030303)
     first = bytes_of(np.uint32(high & pairs), np.uint32((high >> np.uint32(2)) & pairs))
     second = bytes_of(np.uint32((high >> np.uint32(4)) & pairs), np.uint32((high >> np.uint32(6)) & pairs))
-    low_four = _joined_16(_low_nibble(nibbles), _shift_4(nibbles))
-    six_bits = bit_or(low_four, _times_16(_joined_16(first, second)))
-    return to_i32(as_i8(_minus_32(six_bits)))
+    low_four = _joined_16(keep_bits(nibbles, 15), shift_right(nibbles, 4))
+    six_bits = bit_or(low_four, shift_left(_joined_16(first, second), 4))
+    return to_i32(as_i8(add_number(six_bits, -32)))
 
 
 @jit
@@ -154,20 +145,10 @@ def unpack_q3_k(row: U8, start: int, quants: I8) -> Block256:
     scales = _q3_k_scales(row, start + _Q3_K_SCALES)
     _two_bit_quants(row, start + _Q3_K_QS, quants)
     mask = load_u8x32(row, start + _Q3_K_HMASK)
-    _add_high_bit(quants, 0, _one_bit(mask))
-    _add_high_bit(quants, 32, _one_bit(_shift_1(mask)))
-    _add_high_bit(quants, 64, _one_bit(_shift_2(mask)))
-    _add_high_bit(quants, 96, _one_bit(_shift_3(mask)))
-    _add_high_bit(quants, 128, _one_bit(_shift_4(mask)))
-    _add_high_bit(quants, 160, _one_bit(_shift_5(mask)))
-    _add_high_bit(quants, 192, _one_bit(_shift_6(mask)))
-    _add_high_bit(quants, 224, _shift_7(mask))
+    for plane in range(8):
+        high = shift_left(keep_bits(shift_right(mask, plane), 1), 2)
+        store(quants, plane * 32, add_number(bit_or(load_u8x32(quants, plane * 32), high), -4))
     return scales, scales, load_half(row, start + _Q3_K_D), np.float32(0)
-
-
-@jit
-def _add_high_bit(quants: I8, at: int, bit: object) -> None:
-    store(quants, at, _minus_4(add(load_u8x32(quants, at), _times_4(bit))))
 
 
 @jit
@@ -184,8 +165,8 @@ def _six_bit_scales(row: U8, base: int) -> tuple[object, object]:
 def _four_bit_quants(row: U8, start: int, quants: I8) -> None:
     for chunk in range(4):
         packed = load_u8x32(row, start + chunk * 32)
-        store(quants, chunk * 64, _low_nibble(packed))
-        store(quants, chunk * 64 + 32, _shift_4(packed))
+        store(quants, chunk * 64, keep_bits(packed, 15))
+        store(quants, chunk * 64 + 32, shift_right(packed, 4))
 
 
 _Q4_K_D, _Q4_K_DMIN, _Q4_K_SCALES, _Q4_K_QS = (layouts.Q4_K.offset(field) for field in ("d", "dmin", "scales", "qs"))
@@ -204,24 +185,14 @@ _Q5_K_QH, _Q5_K_QS = layouts.Q5_K.offset("qh"), layouts.Q5_K.offset("qs")
 
 
 @jit
-def _add_fifth_bit(quants: I8, at: int, bit: object) -> None:
-    store(quants, at, bit_or(load_u8x32(quants, at), _times_16(bit)))
-
-
-@jit
 def unpack_q5_k(row: U8, start: int, quants: I8) -> Block256:
     """As ``reference.unpack.unpack_q5_k``."""
     scales, mins = _six_bit_scales(row, start + _Q5_K_SCALES)
     _four_bit_quants(row, start + _Q5_K_QS, quants)
-    high = load_u8x32(row, start + _Q5_K_QH)
-    _add_fifth_bit(quants, 0, _one_bit(high))
-    _add_fifth_bit(quants, 32, _one_bit(_shift_1(high)))
-    _add_fifth_bit(quants, 64, _one_bit(_shift_2(high)))
-    _add_fifth_bit(quants, 96, _one_bit(_shift_3(high)))
-    _add_fifth_bit(quants, 128, _one_bit(_shift_4(high)))
-    _add_fifth_bit(quants, 160, _one_bit(_shift_5(high)))
-    _add_fifth_bit(quants, 192, _one_bit(_shift_6(high)))
-    _add_fifth_bit(quants, 224, _shift_7(high))
+    planes = load_u8x32(row, start + _Q5_K_QH)
+    for plane in range(8):
+        high = shift_left(keep_bits(shift_right(planes, plane), 1), 4)
+        store(quants, plane * 32, bit_or(load_u8x32(quants, plane * 32), high))
     return scales, mins, load_half(row, start + _Q5_K_D), load_half(row, start + _Q5_K_DMIN)
 
 
@@ -237,16 +208,16 @@ def unpack_q6_k(row: U8, start: int, quants: I8) -> Block256:
         second = load_u8x32(row, start + _Q6_K_QL + half * 64 + 32)
         high = load_u8x32(row, start + _Q6_K_QH + half * 32)
         at = half * 128
-        store(quants, at, _six_bits(_low_nibble(first), _two_bits(high)))
-        store(quants, at + 32, _six_bits(_low_nibble(second), _two_bits(_shift_2(high))))
-        store(quants, at + 64, _six_bits(_shift_4(first), _two_bits(_shift_4(high))))
-        store(quants, at + 96, _six_bits(_shift_4(second), _shift_6(high)))
+        store(quants, at, _six_bits(keep_bits(first, 15), keep_bits(high, 3)))
+        store(quants, at + 32, _six_bits(keep_bits(second, 15), keep_bits(shift_right(high, 2), 3)))
+        store(quants, at + 64, _six_bits(shift_right(first, 4), keep_bits(shift_right(high, 4), 3)))
+        store(quants, at + 96, _six_bits(shift_right(second, 4), shift_right(high, 6)))
     return scales, scales, load_half(row, start + _Q6_K_D), np.float32(0)
 
 
 @jit
 def _six_bits(four: object, two: object) -> object:
-    return _minus_32(bit_or(four, _times_16(two)))
+    return add_number(bit_or(four, shift_left(two, 4)), -32)
 
 
 # unpack(row, start) -> (quants: int8 x 32, scale, minimum)

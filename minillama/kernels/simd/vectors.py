@@ -67,10 +67,6 @@ i32x8, i32x16 = Vector(types.int32, 8), Vector(types.int32, 16)
 f32x8, f32x16, f64x16 = Vector(types.float32, 8), Vector(types.float32, 16), Vector(types.float64, 16)
 
 
-def _constant(vector: Vector, value: float) -> ir.Constant:
-    return ir.Constant(_llvm(vector), [value] * vector.lanes)
-
-
 def _address(context: Any, builder: Any, array_type: Any, place: Any, vector: ir.Type) -> Any:
     array, offset = place
     data = builder.bitcast(context.make_array(array_type)(context, builder, array).data, _BYTE.as_pointer())
@@ -110,13 +106,17 @@ def store(_typing: Any, array: Any, offset: Any, vector: Vector) -> tuple[Any, C
     return types.void(array, types.int64, vector), codegen
 
 
+def _splat(builder: Any, value: Any, vector: Vector) -> Any:
+    undefined = ir.Constant(_llvm(vector), ir.Undefined)
+    first = builder.insert_element(undefined, value, ir.Constant(_INDEX, 0))
+    return builder.shuffle_vector(first, undefined, _indices([0] * vector.lanes))
+
+
 def _make_splat(vector: Vector) -> Any:
     @intrinsic
     def splat(_typing: Any, _value: Any) -> tuple[Any, Codegen]:
         def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-            undefined = ir.Constant(_llvm(vector), ir.Undefined)
-            first = builder.insert_element(undefined, arguments[0], ir.Constant(_INDEX, 0))
-            return builder.shuffle_vector(first, undefined, _indices([0] * vector.lanes))
+            return _splat(builder, arguments[0], vector)
 
         return vector(vector.element), codegen
 
@@ -143,59 +143,29 @@ def _make_binary(integer: str, floating: str | None) -> Any:
 
 
 add, subtract, multiply = _make_binary("add", "fadd"), _make_binary("sub", "fsub"), _make_binary("mul", "fmul")
-bit_and, bit_or = _make_binary("and_", None), _make_binary("or_", None)
+bit_or = _make_binary("or_", None)
 
 
-def make_shift_right(count: int) -> Any:
-    """``shift(vector)``: every unsigned lane shifted right by a fixed count."""
-
-    @intrinsic
-    def shift(_typing: Any, vector: Vector) -> tuple[Any, Codegen]:
-        def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-            return builder.lshr(arguments[0], _constant(vector, count))
-
-        return vector(vector), codegen
-
-    return shift
-
-
-def make_and(mask: int) -> Any:
-    """``masked(vector)``: every lane and-ed with a constant."""
+def _make_with_number(instruction: str) -> Any:
+    """``operation(vector, number)`` on integer lanes, the number being the same for all of them."""
 
     @intrinsic
-    def masked(_typing: Any, vector: Vector) -> tuple[Any, Codegen]:
-        def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-            return builder.and_(arguments[0], _constant(vector, mask))
+    def operation(_typing: Any, vector: Vector, number: Any) -> tuple[Any, Codegen] | None:
+        if not isinstance(vector, Vector) or not isinstance(number, types.Integer):
+            return None
 
-        return vector(vector), codegen
+        def codegen(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            value = context.cast(builder, arguments[1], types.int64, vector.element)
+            return getattr(builder, instruction)(arguments[0], _splat(builder, value, vector))
 
-    return masked
+        return vector(vector, types.int64), codegen
 
-
-def make_shift_left(count: int) -> Any:
-    """``shift(vector)``: every lane shifted left by a fixed count."""
-
-    @intrinsic
-    def shift(_typing: Any, vector: Vector) -> tuple[Any, Codegen]:
-        def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-            return builder.shl(arguments[0], _constant(vector, count))
-
-        return vector(vector), codegen
-
-    return shift
+    return operation
 
 
-def make_add_constant(value: int) -> Any:
-    """``moved(vector)``: a constant added to every integer lane."""
-
-    @intrinsic
-    def moved(_typing: Any, vector: Vector) -> tuple[Any, Codegen]:
-        def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-            return builder.add(arguments[0], _constant(vector, value))
-
-        return vector(vector), codegen
-
-    return moved
+# Lanes shifted (right: zeros come in), masked, or moved by a number; LLVM folds numbers that are constants.
+shift_right, shift_left = _make_with_number("lshr"), _make_with_number("shl")
+keep_bits, add_number = _make_with_number("and_"), _make_with_number("add")
 
 
 def _indices(lanes: Sequence[int]) -> ir.Constant:

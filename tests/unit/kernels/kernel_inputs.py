@@ -47,27 +47,30 @@ def input_rows(kind: str, n_rows: int, n: int, rng: np.random.Generator) -> np.n
     return x.astype(np.float32)
 
 
+def as_weight(packed: np.ndarray) -> np.ndarray:
+    """The array as the kernels get it: weights are read-only views of a file, which numba compiles for apart."""
+    view = packed.view()
+    view.flags.writeable = False
+    return view
+
+
 def packed_rows(type_: GGMLType, n_rows: int, n: int, rng: np.random.Generator, kind: str = "random") -> np.ndarray:
     """uint8 [n_rows, row_bytes] of one of ``WEIGHT_KINDS``: random or constant bytes around scales drawn apart.
 
     Random bytes alone would make one scale in 32 infinite or NaN, which hides every other value of the row.
     """
     layout = LAYOUTS[type_]
-    n_blocks = n // layout.block_size
     if layout.block_size == 1:
-        return _float_rows(type_, (n_rows, n), rng, kind)
-    blocks = rng.integers(0, 256, (n_rows, n_blocks, layout.type_size), np.uint8)
+        return as_weight(_float_rows(type_, (n_rows, n), rng, kind))
+    shape = n_rows, n // layout.block_size
+    blocks = rng.integers(0, 256, (*shape, layout.type_size), np.uint8)
     if kind in _FILLS:
         blocks[:] = _FILLS[kind]
-    if kind == "zero":
-        return blocks.reshape(n_rows, -1)
     for field, size in layout.fields:
-        if field in _HALF_FIELDS and size == 2:
+        if field in _HALF_FIELDS and kind != "zero":
             at = layout.offset(field)
-            blocks[:, :, at : at + 2] = (
-                _scales((n_rows, n_blocks), rng, kind).view(np.uint8).reshape(n_rows, n_blocks, 2)
-            )
-    return blocks.reshape(n_rows, -1)
+            blocks[:, :, at : at + size] = _scales(shape, rng, kind).view(np.uint8).reshape(*shape, size)
+    return as_weight(blocks.reshape(n_rows, -1))
 
 
 def _scales(shape: tuple[int, int], rng: np.random.Generator, kind: str) -> np.ndarray:
@@ -109,7 +112,7 @@ def raw_activation(type_: GGMLType, n_rows: int, n: int, rng: np.random.Generato
     """Converted rows of random bytes: unlike those that quantizing gives, their quants include -128."""
     layout = LAYOUTS[type_]
     if layout.block_size == 1:
-        return packed_rows(type_, n_rows, n, rng)
+        return packed_rows(type_, n_rows, n, rng).copy()
     blocks = rng.integers(0, 256, (n_rows, n // layout.block_size, layout.type_size), np.uint8)
     single = layout.type is GGMLType.Q8_K
     for field in ("d", "s"):
@@ -127,7 +130,7 @@ def get_rows(
     """Rows of a packed weight, decoded; all of them in order without ``ids``."""
     ids = np.arange(len(packed)) if ids is None else np.asarray(ids, np.int64)
     out = np.full((len(ids), n), 12345.0, np.float32)
-    kernels.get_rows[type_](packed, ids, out, np.empty(BLOCK_BYTES, np.uint8), 0, len(ids))
+    kernels.get_rows[type_](as_weight(packed), ids, out, np.empty(BLOCK_BYTES, np.uint8), 0, len(ids))
     return out
 
 
@@ -150,7 +153,7 @@ def mul_mat(
     start, stop = rows or (0, len(weight))
     out = np.full((len(activation), len(weight)), 12345.0, np.float32)
     scratch = np.full(DOT_BYTES + 8 * len(activation) * -(-n // 32), 0xA5, np.uint8)
-    kernels.mul_mat[type_](weight, activation, n, out, scratch, start, stop)
+    kernels.mul_mat[type_](as_weight(weight), activation, n, out, scratch, start, stop)
     return out
 
 

@@ -33,9 +33,9 @@ def largest(arrays):
 
 
 def error_bound(case, dtype):
-    """Absolute bound from the roundings; scores dominate, as the exponential turns an absolute error into a relative one.
+    """Absolute bound from the roundings.
 
-    A score is a double sum of float32 products: head_dim half ulps of |q||k|, and rounding, scale and difference, three
+    Scores dominate, as the exponential turns an absolute error into a relative one. A score is a double sum of float32 products: head_dim half ulps of |q||k|, and rounding, scale and difference, three
     more of its size. Halves round q, k and v (and the weights) at 2^-11 instead.
     """
     unit = HALF_ULP if dtype == np.float32 else 2.0**-11

@@ -29,8 +29,8 @@ def rms_norm_oracle(x, weight):
 def test_rms_norm_against_double(n, kind):
     x, weight = input_rows(kind, 3, n, generator(n, kind)), input_rows("normal", 1, n, generator(n))[0]
     want = rms_norm_oracle(x, weight)
-    # At most nine roundings: the square and the mean and the sum with eps (halved by the root), root, inverse, two
-    # products. Below the normal range errors are absolute: the scale is at most 1 / sqrt(eps) = 317 and weights under 5.
+    # At most nine roundings: square, mean and the sum with eps (halved by the root), root, inverse, two products. Below
+    # the normal range errors are absolute: the scale is at most 1 / sqrt(eps) = 317 and weights are under 5.
     np.testing.assert_allclose(run("rms_norm", x, weight, EPS), want, rtol=9 * HALF_ULP, atol=317 * 5 * 2.0**-149)
 
 

@@ -4,7 +4,7 @@ import gguf
 import pytest
 
 from minillama.errors import UnsupportedError
-from minillama.gguf.constants import GGMLType
+from minillama.gguf.constants import BLOCK_SIZE, TYPE_SIZE, GGMLType
 from minillama.kernels.layouts import LAYOUTS, WEIGHT_TYPES, weight_layout
 
 EVERY_LAYOUT = pytest.mark.parametrize("type_", LAYOUTS, ids=lambda t: t.name)
@@ -21,7 +21,7 @@ def test_sizes_are_those_of_gguf_py(type_):
 
 @EVERY_LAYOUT
 def test_sizes_are_those_of_the_reader(type_):
-    assert (LAYOUTS[type_].block_size, LAYOUTS[type_].type_size) == (type_.block_size, type_.type_size)
+    assert (LAYOUTS[type_].block_size, LAYOUTS[type_].type_size) == (BLOCK_SIZE[type_], TYPE_SIZE[type_])
 
 
 @pytest.mark.parametrize(

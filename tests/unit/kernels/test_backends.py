@@ -1,0 +1,217 @@
+"""The cpu kernels against the reference kernels, and the reference kernels as plain Python: the same bits."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import plain_results
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_inputs import (
+    FINITE_WEIGHTS,
+    INPUT_KINDS,
+    assert_same_bits,
+    attention_case,
+    generator,
+    input_rows,
+    mul_mat,
+    packed_rows,
+    quantize,
+    raw_activation,
+)
+
+from minillama.errors import InvalidInputError
+from minillama.kernels.layouts import LAYOUTS, WEIGHT_TYPES
+from minillama.kernels.registry import BACKENDS, kernel_set
+
+REFERENCE, CPU = kernel_set("reference"), kernel_set("cpu")
+EVERY_TYPE = pytest.mark.parametrize("type_", WEIGHT_TYPES, ids=lambda t: t.name)
+DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.uint16], ids=["f32", "f16"])
+
+
+def block_of(type_):
+    return max(32, LAYOUTS[type_].block_size)
+
+
+def assert_same_product(type_, weight, activation, n, rows=None, label=""):
+    got, want = (mul_mat(kernels, type_, weight, activation, n, rows) for kernels in (CPU, REFERENCE))
+    assert_same_bits(got, want, f"{type_.name} {label}")
+
+
+@pytest.mark.parametrize("n_tokens", [1, 2, 7])
+@pytest.mark.parametrize("n_blocks", [1, 3, 8])
+@EVERY_TYPE
+def test_mul_mat_of_every_input_and_weight(type_, n_blocks, n_tokens):
+    n, activation_type = n_blocks * block_of(type_), LAYOUTS[type_].activation
+    for kind in INPUT_KINDS:
+        rng = generator(type_.name, n_blocks, n_tokens, kind)
+        activation = quantize(REFERENCE, activation_type, input_rows(kind, n_tokens, n, rng))
+        for weights in FINITE_WEIGHTS:
+            weight = packed_rows(type_, 5, n, rng, weights)
+            assert_same_product(type_, weight, activation, n, label=f"{kind} inputs, {weights} weights")
+
+
+@EVERY_TYPE
+def test_mul_mat_of_random_activation_bytes(type_):
+    # Quants of -128, which quantizing never gives, are the largest products; scales are of either sign.
+    n = 4 * block_of(type_)
+    for weights in FINITE_WEIGHTS:
+        rng = generator(type_.name, weights)
+        activation = raw_activation(LAYOUTS[type_].activation, 3, n, rng)
+        assert_same_product(type_, packed_rows(type_, 40, n, rng, weights), activation, n, label=weights)
+
+
+@EVERY_TYPE
+def test_integer_sums_at_their_limits(type_):
+    # All bytes of the weight equal and all bytes of the activation -128, 127 or alternating between them.
+    n, rng = 2 * block_of(type_), generator(type_.name)
+    patterns = np.array([[128, 128], [127, 127], [128, 127], [129, 127]], np.uint8)
+    layout = LAYOUTS[LAYOUTS[type_].activation]
+    if layout.block_size == 1:
+        pytest.skip("no integers in this type")
+    activation = raw_activation(layout.type, len(patterns), n, rng).reshape(len(patterns), -1, layout.type_size)
+    at = layout.offset("qs")
+    activation[:, :, at : at + layout.block_size] = np.tile(patterns, layout.block_size // 2)[:, None]
+    if "bsums" in dict(layout.fields):
+        bsums = activation[:, :, at : at + 256].view(np.int8).reshape(len(patterns), -1, 16, 16).sum(-1, dtype=np.int16)
+        activation[:, :, layout.offset("bsums") :] = bsums.view(np.uint8).reshape(len(patterns), -1, 32)
+    for fill in (0x00, 0x7F, 0x80, 0x88, 0xF0, 0x0F, 0xFF):
+        weight = packed_rows(type_, 2, n, rng, "low").copy().reshape(2, -1, LAYOUTS[type_].type_size)
+        for field, size in LAYOUTS[type_].fields:
+            if field not in ("d", "dmin", "m"):
+                start = LAYOUTS[type_].offset(field)
+                weight[:, :, start : start + size] = fill
+        assert_same_product(
+            type_, weight.reshape(2, -1), activation.reshape(len(patterns), -1), n, label=f"fill {fill:#x}"
+        )
+
+
+@EVERY_TYPE
+def test_mul_mat_with_scales_that_are_not_finite(type_):
+    # Which elements are NaN and which infinite is part of the result.
+    n, rng = 2 * block_of(type_), generator(type_.name, "nan")
+    activation = quantize(REFERENCE, LAYOUTS[type_].activation, input_rows("normal", 3, n, rng))
+    assert_same_product(type_, packed_rows(type_, 20, n, rng, "not_finite"), activation, n)
+
+
+@pytest.mark.parametrize("rows", [(0, 0), (0, 1), (3, 9), (8, 11), (10, 11), (0, 11)])
+@EVERY_TYPE
+def test_mul_mat_of_some_rows_leaves_the_others(type_, rows):
+    n, rng = 3 * block_of(type_), generator(type_.name, rows)
+    weight = packed_rows(type_, 11, n, rng)
+    activation = quantize(REFERENCE, LAYOUTS[type_].activation, input_rows("normal", 2, n, rng))
+    whole = mul_mat(REFERENCE, type_, weight, activation, n)
+    for kernels in (CPU, REFERENCE):
+        part = mul_mat(kernels, type_, weight, activation, n, rows)
+        assert_same_bits(part[:, slice(*rows)], whole[:, slice(*rows)], kernels.name)
+        assert (np.delete(part, range(*rows), axis=1) == 12345.0).all()
+
+
+@EVERY_TYPE
+def test_tokens_do_not_see_each_other(type_):
+    n, rng = 3 * block_of(type_), generator(type_.name)
+    weight = packed_rows(type_, 6, n, rng)
+    activation = quantize(REFERENCE, LAYOUTS[type_].activation, input_rows("heavy", 7, n, rng))
+    whole = mul_mat(CPU, type_, weight, activation, n)
+    for t in range(7):
+        assert_same_bits(mul_mat(CPU, type_, weight, activation[t : t + 1], n), whole[t : t + 1], f"token {t}")
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    type_=st.sampled_from(WEIGHT_TYPES),
+    shape=st.tuples(st.integers(1, 9), st.integers(1, 6), st.integers(1, 5)),
+    kinds=st.tuples(st.sampled_from(INPUT_KINDS), st.sampled_from(FINITE_WEIGHTS)),
+    seed=st.integers(0, 2**32),
+)
+def test_mul_mat_of_any_shape(type_, shape, kinds, seed):
+    n_rows, n_tokens, n_blocks = shape
+    n, rng = n_blocks * block_of(type_), np.random.default_rng(seed)
+    activation = quantize(REFERENCE, LAYOUTS[type_].activation, input_rows(kinds[0], n_tokens, n, rng))
+    assert_same_product(type_, packed_rows(type_, n_rows, n, rng, kinds[1]), activation, n)
+
+
+def assert_same_attention(case, dtype, label=""):
+    assert_same_bits(case.run(CPU, dtype), case.run(REFERENCE, dtype), label)
+
+
+@DTYPES
+@pytest.mark.parametrize("head_dim", [16, 24, 64, 80])
+@pytest.mark.parametrize("length", [1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 192])
+def test_attention_of_every_length(dtype, head_dim, length):
+    positions = ((0, length - 1), (0, length // 2), (0, 0))
+    case = attention_case(generator(length, head_dim), (length,), head_dim=head_dim, positions=positions)
+    assert_same_attention(case, dtype)
+
+
+@DTYPES
+@pytest.mark.parametrize(("n_head", "n_head_kv"), [(2, 2), (4, 2), (6, 2), (3, 1)])
+@pytest.mark.parametrize("dims", [(24, 16), (16, 40), (3, 5)])
+def test_attention_of_a_batch_of_sequences(dtype, n_head, n_head_kv, dims):
+    lengths = (65, 1, 190, 64)
+    positions = ((2, 189), (0, 64), (0, 63), (1, 0), (2, 100), (3, 63), (2, 0), (0, 30))
+    case = attention_case(
+        generator(n_head, n_head_kv, dims), lengths, n_head=n_head, n_head_kv=n_head_kv, head_dim=dims[0],
+        value_dim=dims[1], positions=positions,
+    )  # fmt: skip
+    assert_same_attention(case, dtype)
+
+
+@DTYPES
+@pytest.mark.parametrize("spread", [0.0, 1e-20, 1e-3, 30.0, 1e4, 1e18])
+def test_attention_of_small_and_large_values(dtype, spread):
+    # From scores that are all zero to scores of which one takes all the weight, and products that overflow.
+    case = attention_case(generator(spread), (70, 5), head_dim=24, spread=spread)
+    assert_same_attention(case, dtype)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 200), min_size=1, max_size=3),
+    heads=st.sampled_from([(1, 1), (2, 1), (4, 2), (6, 2)]),
+    dims=st.tuples(st.integers(1, 70), st.integers(1, 70)),
+    dtype=st.sampled_from([np.float32, np.uint16]),
+    data=st.data(),
+)
+def test_attention_of_any_shape(lengths, heads, dims, dtype, data):
+    count = data.draw(st.integers(1, 4))
+    sequences = [data.draw(st.integers(0, len(lengths) - 1)) for _ in range(count)]
+    positions = tuple((s, data.draw(st.integers(0, lengths[s] - 1))) for s in sequences)
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    case = attention_case(
+        rng, tuple(lengths), n_head=heads[0], n_head_kv=heads[1], head_dim=dims[0], value_dim=dims[1],
+        positions=positions,
+    )  # fmt: skip
+    assert_same_attention(case, dtype)
+
+
+def test_what_a_backend_does_not_replace_is_the_references_own():
+    # So comparing mul_mat and attention compares the backends whole.
+    different = {
+        field for field in vars(REFERENCE) if field != "name" and getattr(CPU, field) is not getattr(REFERENCE, field)
+    }
+    assert different == {"mul_mat", "attention"}
+    assert CPU.mul_mat.keys() == REFERENCE.mul_mat.keys()
+
+
+def test_backends_by_name():
+    assert [kernel_set(name).name for name in BACKENDS] == list(BACKENDS)
+    with pytest.raises(InvalidInputError, match="backend 'cuda' does not exist, there are cpu, reference"):
+        kernel_set("cuda")
+
+
+def test_plain_python_gives_the_compiled_bits(tmp_path):
+    # What a person steps through with NUMBA_DISABLE_JIT=1 is what runs; ordinary inputs must not even warn.
+    file = tmp_path / "plain.npz"
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
+    command = [sys.executable, "-W", "error", str(Path(plain_results.__file__)), str(file)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    compiled = plain_results.results()
+    with np.load(file) as plain:
+        assert plain.files == list(compiled)
+        for name in plain.files:
+            assert_same_bits(plain[name], compiled[name], name)
