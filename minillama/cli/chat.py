@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator, Iterator
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from minillama.cli.inputs import decoded
 from minillama.cli.loading import load_model
 from minillama.cli.notices import Notices
 from minillama.cli.options import (
@@ -24,7 +25,7 @@ from minillama.cli.streaming import TextOutput
 from minillama.errors import ContextFullError
 
 if TYPE_CHECKING:
-    from minillama.generate import Conversation, LanguageModel
+    from minillama.generate import Conversation, LanguageModel, Piece
 
 _HELP = "/clear starts anew, /exit or /quit or Ctrl-D leaves, Ctrl-C stops an answer"
 _LEAVE = ("/exit", "/quit")
@@ -67,7 +68,7 @@ def chat(system: str | None, **options: Any) -> None:
 def _lines() -> Iterator[str]:
     """What the user types, line by line, or stdin's lines."""
     if not sys.stdin.isatty():
-        yield from sys.stdin
+        yield from (decoded(line, "-") for line in sys.stdin.buffer)
         return
     with suppress(ImportError):
         import readline  # noqa: F401 - importing it gives input() line editing and history
@@ -119,12 +120,15 @@ class _Session:
             note(f"{error}; /clear starts anew")
 
     def _write_answer(self) -> None:
-        for piece in self._conversation.stream(**self._options):
-            self._output.write(piece.text)
-            if piece.finish_reason is not None:
-                self._output.end_line()
-                if piece.finish_reason in _ENDINGS:
-                    note(_ENDINGS[piece.finish_reason])
+        # Closed at once when interrupted: that is when the conversation takes up what was said so far.
+        stream = cast("Generator[Piece, None, None]", self._conversation.stream(**self._options))
+        with closing(stream) as pieces:
+            for piece in pieces:
+                self._output.write(piece.text)
+                if piece.finish_reason is not None:
+                    self._output.end_line()
+                    if piece.finish_reason in _ENDINGS:
+                        note(_ENDINGS[piece.finish_reason])
 
     def _forget_unanswered(self) -> None:
         """A message without an answer must not stay: many templates refuse two user messages in a row."""

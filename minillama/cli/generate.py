@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from minillama.cli.inputs import read_prompt
 from minillama.cli.loading import load_model
 from minillama.cli.notices import Notices
 from minillama.cli.options import (
@@ -17,7 +18,6 @@ from minillama.cli.options import (
     json_option,
     loading_options,
     max_tokens_option,
-    read_prompt,
     sampling_arguments,
     sampling_options,
     special_option,

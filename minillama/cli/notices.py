@@ -35,7 +35,6 @@ class Notices(logging.Handler):
         self._level = _KERNELS.level
 
     def __enter__(self) -> Notices:
-        self._level = _KERNELS.level
         _KERNELS.setLevel(logging.INFO)
         _PACKAGE.addHandler(self)
         return self

@@ -6,14 +6,10 @@ Values are checked by the library.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-
-from minillama.errors import InvalidInputError
 
 DEBUG = "minillama.debug"
 DEFAULT_MODEL = "smollm2-135m"
@@ -146,25 +142,3 @@ def _given(options: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]
 def _is_absent(value: Any) -> bool:
     """Whether an option was not given; 0 is a value like any other."""
     return value is None or value is False or value in ((), {})
-
-
-def read_text(text: str | None, file: str | None, what: str) -> str | bytes:
-    """Return the text of the command line as it is, or the bytes of the file."""
-    if (text is None) == (file is None):
-        found = "neither" if text is None else "both"
-        raise click.UsageError(f"give {what} or --file ({found} found); --file - reads standard input")
-    if text is not None:
-        return text
-    return sys.stdin.buffer.read() if file == "-" else Path(str(file)).read_bytes()
-
-
-def read_prompt(text: str | None, file: str | None) -> str:
-    """Return the prompt; a file's last line break is left out, as llama.cpp does it."""
-    found = read_text(text, file, "PROMPT")
-    if isinstance(found, str):
-        return found
-    try:
-        return found.decode("utf-8").removesuffix("\n")
-    except UnicodeDecodeError as error:
-        where = "standard input" if file == "-" else file
-        raise InvalidInputError(f"{where}: the prompt is not UTF-8 at byte {error.start} ({error.reason})") from None

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # terminal, reorder the line or fail to encode.
 _HARMFUL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _HARMFUL_IN_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNITS = ("B", "kB", "MB", "GB")
 _UNLIMITED = 1 << 16  # columns
 
 
@@ -87,12 +88,8 @@ def size(n_bytes: int | None) -> str:
     """Return a number of bytes for people."""
     if n_bytes is None:
         return "?"
-    amount, unit = float(n_bytes), "B"
-    for unit in ("B", "kB", "MB", "GB"):  # noqa: B007 - the last one counts
-        if amount < 1000:
-            break
-        amount /= 1000
-    return f"{n_bytes} B" if unit == "B" else f"{amount:.1f} {unit}"
+    power = min((len(str(n_bytes)) - 1) // 3, len(_UNITS) - 1)
+    return f"{n_bytes} B" if power == 0 else f"{n_bytes / 1000**power:.1f} {_UNITS[power]}"
 
 
 def print_json(value: Any) -> None:

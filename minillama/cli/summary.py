@@ -50,12 +50,12 @@ def find_problems(file: GGUFFile) -> list[str]:
     """Return why minillama cannot run the file, in the library's words; empty if it can."""
     from minillama.kernels.layouts import weight_layout
     from minillama.model.config import architecture_of, read_config
-    from minillama.model.families import family
+    from minillama.model.families import check_supported
     from minillama.tokenizer import Tokenizer
 
     one_of_each_type = {tensor.type_id: tensor for tensor in reversed(list(file.tensors.values()))}
     checks: list[Callable[[], Any]] = [
-        lambda: (family(architecture_of(file)), read_config(file)),
+        lambda: (check_supported(architecture_of(file)), read_config(file)),
         *(_bound(weight_layout, tensor) for tensor in one_of_each_type.values()),
         lambda: Tokenizer.from_gguf(file),
     ]

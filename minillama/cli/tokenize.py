@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from minillama.cli.inputs import read_text
 from minillama.cli.loading import find_file
 from minillama.cli.notices import Notices
 from minillama.cli.options import (
@@ -15,12 +16,14 @@ from minillama.cli.options import (
     file_option,
     json_option,
     model_option,
-    read_text,
     special_option,
 )
 from minillama.cli.output import console, counted, note, print_json, visible
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
     from minillama.tokenizer import Tokenizer
 
 _SYMBOLS = str.maketrans({" ": "·", "\n": "↵", "\t": "⇥"})
@@ -108,9 +111,15 @@ def _print_cells(tokenizer: Tokenizer, ids: list[int]) -> None:
         piece, number = _piece(tokenizer, token), str(token)
         width = max(cell_len(piece), len(number))
         if pieces and pieces.cell_len + width > screen.width:
-            screen.print(pieces, below, sep="\n", soft_wrap=True)
+            _print_row(screen, pieces, below)
             pieces, below = Text(), Text()
         pieces.append(piece, style=_SPECIAL_STYLE if tokenizer.is_special(token) else _STYLES[i % 2])
         pieces.append(" " * (width - cell_len(piece) + 1))
         below.append(number.ljust(width + 1), style="dim")
-    screen.print(pieces, below, sep="\n", soft_wrap=True)
+    _print_row(screen, pieces, below)
+
+
+def _print_row(screen: Console, pieces: Text, below: Text) -> None:
+    for line in (pieces, below):
+        line.rstrip()
+        screen.print(line, soft_wrap=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -9,7 +10,6 @@ from typing import Any
 
 from minillama.errors import UnsupportedError
 from minillama.kernels.types import F32
-from minillama.model import llama
 
 
 @dataclass(frozen=True)
@@ -20,20 +20,29 @@ class Family:
     forward: Callable[..., F32]
 
 
-FAMILIES: Mapping[str, Family] = {
-    "llama": Family(llama.bind, partial(llama.forward, pairing="norm")),
-    "qwen2": Family(llama.bind, partial(llama.forward, pairing="neox")),
+# The module of each architecture, and what its forward pass is told besides: variations are declared here. Modules are
+# imported when a model is made, so that asking what is supported costs nothing.
+FAMILIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "llama": ("llama", {"pairing": "norm"}),
+    "qwen2": ("llama", {"pairing": "neox"}),
 }
 
 
-def family(architecture: str) -> Family:
-    """The family of an architecture.
+def check_supported(architecture: str) -> None:
+    """Raise if an architecture is not implemented.
 
     Raises
     ------
     UnsupportedError
-        The architecture is not implemented; the message lists those that are.
+        The message lists those that are.
     """
     if architecture not in FAMILIES:
         raise UnsupportedError(f"architecture {architecture!r} is not supported, supported are {', '.join(FAMILIES)}")
-    return FAMILIES[architecture]
+
+
+def family(architecture: str) -> Family:
+    """The family of an architecture; an :class:`UnsupportedError` if there is none."""
+    check_supported(architecture)
+    name, variation = FAMILIES[architecture]
+    module = importlib.import_module(f"minillama.model.{name}")
+    return Family(module.bind, partial(module.forward, **variation))

@@ -1,0 +1,5 @@
+"""``python -m minillama`` is the command line."""
+
+from minillama.cli import main
+
+main()

@@ -1,0 +1,133 @@
+"""What only happens on a terminal: echo of the prompt, statistics, colours, no harmful characters."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import minillama as ml
+
+pty = pytest.importorskip("pty", reason="needs a Unix terminal")
+
+_CODES = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class Terminal:
+    """The program on a pseudo-terminal of 80 columns."""
+
+    def __init__(self, *arguments: object, **environment: str) -> None:
+        ours, theirs = pty.openpty()
+        command = [sys.executable, "-c", "from minillama.cli import main; main()", *map(str, arguments)]
+        clean = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
+        env = {**clean, "TERM": "xterm-256color", "COLUMNS": "80", **environment}
+        self.process = subprocess.Popen(
+            command, stdin=theirs, stdout=theirs, stderr=theirs, env=env, start_new_session=True
+        )
+        os.close(theirs)
+        self._ours = ours
+        self.seen = ""
+
+    def write(self, keys: str) -> None:
+        os.write(self._ours, keys.encode())
+
+    def wait_for(self, text: str) -> None:
+        deadline = time.monotonic() + 60
+        while text not in self.seen:
+            assert time.monotonic() < deadline, f"{text!r} not in {self.seen[:200]!r} ... {self.seen[-200:]!r}"
+            if not self._read():
+                break
+        assert text in self.seen
+
+    def wait_for_text(self, n: int) -> None:
+        while len(self.seen) < n:
+            assert self._read()
+
+    def interrupt(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+
+    def end(self) -> str:
+        while self._read():
+            pass
+        self.process.wait(timeout=60)
+        return self.seen
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._ours)
+
+    def _read(self) -> bool:
+        if not select.select([self._ours], [], [], 60)[0]:
+            raise TimeoutError(self.seen[-200:])
+        try:
+            data = os.read(self._ours, 65536)
+        except OSError:  # Linux's way to say that the other end is closed
+            return False
+        self.seen += data.decode("utf-8", "replace")
+        return bool(data)
+
+
+def shown_by(*arguments: object, **environment: str) -> str:
+    """All that the program prints, with its escape codes."""
+    with Terminal(*arguments, **environment) as terminal:
+        return terminal.end()
+
+
+def test_prompt_is_echoed_and_statistics_follow(tiny):
+    shown = shown_by("generate", "the band", "-m", tiny, "-n", 5)
+    assert "\x1b[2mthe band\x1b[0m" in shown
+    assert re.search(r"\r\n\x1b\[2m4 prompt tokens .*, length\x1b\[0m\r\n$", shown)
+
+
+def test_no_color_is_honoured(tiny):
+    assert "\x1b[" not in shown_by("generate", "the band", "-m", tiny, "-n", 0, NO_COLOR="1")
+    assert not re.search(r"\x1b\[(3|4|9|10)\d", shown_by("tokenize", "the band", "-m", tiny, NO_COLOR="1"))
+
+
+def test_escape_codes_do_not_reach_a_terminal(tiny):
+    token = ml.Tokenizer.from_gguf(tiny).encode("\x1b", add_special=False)[0]
+    shown = shown_by("generate", "evil\x1b[2J", "-m", tiny, "-n", 2, "--logit-bias", f"{token}=1e9")
+    assert r"evil\x1b[2J" in shown
+    assert r"\x1b\x1b" in shown
+    assert "\x1b" not in _CODES.sub("", shown)
+
+
+def test_tokens_are_coloured_cells_above_their_ids(tiny):
+    shown = shown_by("tokenize", "the band\n" * 20, "-m", tiny)
+    assert re.search(r"\x1b\[(30;106m|30m\x1b\[106m)the\x1b", shown)
+    lines = _CODES.sub("", shown).replace("\r", "").splitlines()
+    assert max(map(len, lines)) <= 80
+    pieces, ids = lines[0].split(), lines[1].split()
+    assert pieces[:3] == ["the", "·", "b"]
+    assert len(pieces) == len(ids)
+    assert lines[-1] == "100 tokens"
+
+
+def test_ctrl_c_stops_an_answer_but_not_the_chat(endless):
+    with Terminal("chat", "-m", endless, "--ignore-eos") as chat:
+        for _ in range(2):
+            chat.wait_for("> ")
+            chat.seen = ""
+            chat.write("hello\n")
+            chat.wait_for_text(100)
+            chat.interrupt()
+            chat.wait_for("stopped")
+        chat.wait_for("> ")
+        chat.write("half a line")
+        chat.wait_for("half a line")
+        time.sleep(0.5)  # CPython's readline loses a signal that comes while it handles a key
+        chat.interrupt()
+        chat.wait_for("/exit or Ctrl-D leaves")
+        chat.write("\x04")
+        assert "Traceback" not in chat.end()
+        assert chat.process.returncode == 0
