@@ -17,6 +17,7 @@ from minillama.cli.models import models
 from minillama.cli.options import DEBUG, debug_option, examples
 from minillama.cli.pull import pull
 from minillama.cli.tokenize import tokenize
+from minillama.cli.verify import verify
 
 _INTERRUPTED = 130  # what shells report for a program ended by Ctrl-C
 
@@ -67,5 +68,5 @@ def main() -> None:
     """
 
 
-for _command in (generate, chat, tokenize, info, models, pull):
+for _command in (generate, chat, tokenize, info, models, pull, verify):
     main.add_command(_command)

@@ -53,9 +53,13 @@ def find_problems(file: GGUFFile) -> list[str]:
     from minillama.model.families import check_supported
     from minillama.tokenizer import Tokenizer
 
+    def configuration() -> None:
+        check_supported(architecture_of(file))
+        read_config(file)
+
     one_of_each_type = {tensor.type_id: tensor for tensor in reversed(list(file.tensors.values()))}
     checks: list[Callable[[], Any]] = [
-        lambda: (check_supported(architecture_of(file)), read_config(file)),
+        configuration,
         *(_bound(weight_layout, tensor) for tensor in one_of_each_type.values()),
         lambda: Tokenizer.from_gguf(file),
     ]

@@ -172,6 +172,8 @@ class LanguageModel(Model):
             isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 0
         ):
             raise InvalidInputError(f"max_tokens is {max_tokens!r}, a whole number from 0 or None is wanted")
+        if logprobs is not None and (isinstance(logprobs, bool) or not isinstance(logprobs, int) or logprobs < 0):
+            raise InvalidInputError(f"logprobs is {logprobs!r}, a whole number from 0 or None is wanted")
         cache = self.new_cache() if cache is None else cache
         bias = dict(logit_bias or {})
         if ignore_eos:
