@@ -14,6 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import minillama.verify
 from minillama.hub import pull
 from tests.reference.build_llama_cpp import site_folder
 
@@ -42,7 +43,7 @@ print(json.dumps([n_prompt / prompt, n_predict / predict, loaded, peak]))
 THEIRS = """
 import json, sys, time
 sys.path.insert(0, sys.argv[2])
-from logits_worker import Session
+from worker import Session
 path, threads, n_prompt, n_predict = json.loads(sys.argv[1])
 start = time.perf_counter()
 request = {"model": path, "ubatch": 512, "threads": threads, "kv_type": "f16", "flash_attention": -1}
@@ -80,7 +81,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    worker = str(Path(__file__).parents[1] / "tests" / "reference")
+    worker = str(Path(minillama.verify.__file__).parent)
     site = str(site_folder(options.build))
     print(f"{options.threads} threads, {N_PROMPT} prompt tokens, {N_PREDICT} decoded, llama.cpp {options.build}")
     print(f"{'model':20} {'prompt t/s':>22} {'ratio':>6} {'decode t/s':>22} {'ratio':>6} {'load s':>7} {'peak MB':>8}")

@@ -37,7 +37,7 @@ def verify_logits(model: LanguageModel, path: Path, llama: LlamaCpp) -> Level:
     level.distance = distance(ours, theirs)
     level.greedy = _greedy(model, path, llama)
     if llama.is_baseline:
-        level.first_point, level.n_points = _first_difference(model, ids[0], llama.tensors(path, ids[0], **settings))
+        level.first_point, level.n_points = first_difference(model, ids[0], llama.tensors(path, ids[0], **settings))
         level.passed = level.distance.n_equal == level.distance.n_positions and level.first_point is None
         equal = f"{level.distance.n_equal} of {level.distance.n_positions} positions bit-equal"
         level.summary = f"{equal}, {level.n_points} named values; greedy: {level.greedy}"
@@ -83,7 +83,7 @@ def _greedy(model: LanguageModel, path: Path, llama: LlamaCpp) -> str:
     return f"{equal} tokens agree"
 
 
-def _first_difference(
+def first_difference(
     model: LanguageModel, ids: Sequence[int], theirs: dict[str, F32]
 ) -> tuple[PointDifference | None, int]:
     """The first point that differs, and how many were compared; points llama.cpp has no tensor for are passed over."""

@@ -10,16 +10,18 @@ from __future__ import annotations
 import json
 
 from minillama.hub import pull
-from tests.reference.llama_cpp_runs import evaluate
+from minillama.verify import LlamaCpp
+from tests.reference.build_llama_cpp import ensure
 from tests.reference.record_logits import MODELS, N_PREDICT, PATH
 from tests.reference.texts import TEXTS
 
 
 def main() -> None:
     """Print a line per model and text: tokens that agree before the first that differs."""
+    llama = LlamaCpp(ensure("native"))
     runs = json.loads(PATH.read_text())["runs"]
     for model in MODELS:
-        answers = evaluate(pull(model), list(TEXTS.values()), n_predict=N_PREDICT, build="native")
+        answers = llama.evaluate(pull(model), list(TEXTS.values()), n_predict=N_PREDICT)
         total = 0
         for name, answer in zip(TEXTS, answers, strict=True):
             (run,) = [r for r in runs if (r["model"], r["kv_type"], r["text"]) == (model, "f32", name)]

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 from minillama.hub import pull
-from tests.reference.build_llama_cpp import FLAGS, VERSION
-from tests.reference.llama_cpp_runs import evaluate
+from minillama.verify import LlamaCpp
+from tests.reference.build_llama_cpp import FLAGS, VERSION, ensure
 from tests.reference.texts import TEXTS
 
 PATH = Path(__file__).with_name("logits.json")
@@ -23,12 +23,13 @@ N_PREDICT = 48
 
 def main() -> None:
     """Record every model and cache type."""
+    llama = LlamaCpp(ensure("baseline"))
     runs = []
     for model, kv_types in MODELS.items():
         for kv_type in kv_types:
             for name, text in TEXTS.items():
                 print(model, kv_type, name, file=sys.stderr, flush=True)
-                (answer,) = evaluate(pull(model), [text], n_predict=N_PREDICT, kv_type=kv_type)
+                (answer,) = llama.evaluate(pull(model), [text], n_predict=N_PREDICT, kv_type=kv_type)
                 runs.append(
                     {
                         "model": model, "kv_type": kv_type, "text": name, "n_prompt": answer["n_prompt"],

@@ -21,7 +21,10 @@ from minillama.gguf import GGMLType
 from minillama.hub import pull
 from minillama.kernels.layouts import WEIGHT_TYPES
 from minillama.model.model import Model
-from tests.reference.llama_cpp_runs import evaluate, named_tensors
+from minillama.verify import LlamaCpp
+from minillama.verify.logits import first_difference
+from minillama.verify.points import points
+from tests.reference.build_llama_cpp import ensure
 from tests.reference.record_logits import MODELS, PATH
 from tests.reference.texts import TEXTS
 from tests.tiny_models import TinyModel
@@ -53,6 +56,13 @@ def assert_same_positions(ours: list[str], theirs: list[str], what: str) -> None
     different = [i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b]
     first = different[0] if different else None
     assert not different, f"{what}: {len(different)} of {len(theirs)} positions differ, the first is {first}"
+
+
+@functools.cache
+def baseline() -> LlamaCpp:
+    llama = LlamaCpp(ensure("baseline"))
+    assert llama.is_baseline
+    return llama
 
 
 def recorded_runs() -> list[Any]:
@@ -91,7 +101,9 @@ def test_live(name: str, kv_type: str) -> None:
     texts = LIVE[name, kv_type]
     model = model_of(name, kv_type)
     recorded = {run["text"]: run for run in RECORDING["runs"] if (run["model"], run["kv_type"]) == (name, kv_type)}
-    for text, answer in zip(texts, evaluate(pull(name), [TEXTS[t] for t in texts], kv_type=kv_type), strict=True):
+    for text, answer in zip(
+        texts, baseline().evaluate(pull(name), [TEXTS[t] for t in texts], kv_type=kv_type), strict=True
+    ):
         assert answer["sha"] == recorded[text]["sha"], f"{text}: the build no longer computes what was recorded"
         assert_same_positions(hashes_in_chunks(model, answer["ids"], 10**6), answer["sha"], f"{name} {text}")
 
@@ -116,25 +128,9 @@ def test_live_tiny(tmp_path: Path, kind: str, kv_type: str) -> None:
     path = TINY[kind].write(tmp_path / "tiny.gguf")
     model = Model(gguf.open(path), kv_type=kv_type)
     text = "the cat and the dog, in the end. " * 3
-    (answer,) = evaluate(path, [text], n_predict=8, kv_type=kv_type)
+    (answer,) = baseline().evaluate(path, [text], n_predict=8, kv_type=kv_type)
     for size in CHUNKINGS.values():
         assert_same_positions(hashes_in_chunks(model, answer["ids"], size), answer["sha"], f"{kind} {size}")
-
-
-# Our names of values, and llama.cpp's names of the tensors that hold the same ones.
-POINTS = {
-    "attn_norm": "attn_norm-{i}",
-    "q_rope": "Qcur-{i}",
-    "k_rope": "Kcur-{i}",
-    "kqv": "kqv_out-{i}",
-    "ffn_inp": "ffn_inp-{i}",
-    "ffn_norm": "ffn_norm-{i}",
-    "ffn_gate": "ffn_gate-{i}",
-    "ffn_up": "ffn_up-{i}",
-    "ffn_act": "ffn_swiglu-{i}",
-    "ffn_out": "ffn_out-{i}",
-    "l_out": "l_out-{i}",
-}
 
 
 @pytest.mark.llama_cpp
@@ -142,21 +138,9 @@ POINTS = {
 @pytest.mark.parametrize("name", ["smollm2-135m", "qwen2.5-coder-0.5b"])
 def test_live_named_tensors(name: str) -> None:
     """Layer by layer, so that a fault in the logits has a place."""
-    theirs = named_tensors(pull(name), TEXTS["english"])
+    (run,) = [r for r in RECORDING["runs"] if (r["model"], r["kv_type"], r["text"]) == (name, "f32", "english")]
+    prompt = run["ids"][: run["n_prompt"]]
     model = model_of(name, "f32")
-    ours: dict[str, np.ndarray] = {}
-    ids = next(run for run in RECORDING["runs"] if (run["model"], run["text"]) == (name, "english"))
-    prompt = ids["ids"][: ids["n_prompt"]]
-    model.forward(prompt, model.new_cache(), watch=lambda point, value: ours.update({point: value.copy()}))
-    compared = 0
-    for i in range(model.config.n_layer):
-        for point, pattern in POINTS.items():
-            value, tensor = ours[f"blk.{i}.{point}"], last_of(theirs, pattern.format(i=i))
-            np.testing.assert_array_equal(value, tensor.reshape(value.shape), err_msg=f"blk.{i}.{point}")
-            compared += 1
-    assert compared == len(POINTS) * model.config.n_layer
-
-
-def last_of(tensors: dict[str, np.ndarray], name: str) -> np.ndarray:
-    """The last of the tensors that llama.cpp gives one name: the one after the last operation."""
-    return tensors[max((key for key in tensors if key == name or key.startswith(f"{name}#")), key=len)]
+    first, compared = first_difference(model, prompt, baseline().tensors(pull(name), prompt))
+    assert first is None
+    assert compared == len(points(model.config.n_layer))
