@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     )
 )
 @click.argument("prompt", required=False)
-@max_tokens_option(256)
+@max_tokens_option(128)
 @loading_options
 @sampling_options
 @special_option

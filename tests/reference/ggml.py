@@ -1,10 +1,12 @@
-"""ggml through ctypes: the functions whose bits the kernels must have."""
+"""ggml through ctypes: the functions and the graph operations whose bits the kernels must have."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
 import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,12 @@ from tests.reference.build_llama_cpp import ensure
 _NEW_NAMESPACE = -1
 _NOW = 2
 _POINTER = ctypes.c_void_p
+_GRAPH_BYTES = 64 << 20
+_ARRAY_TYPES = {
+    np.dtype(np.float32): GGMLType.F32,
+    np.dtype(np.float16): GGMLType.F16,
+    np.dtype(np.int32): GGMLType.I32,
+}
 
 
 class Ggml:
@@ -46,20 +54,26 @@ class Ggml:
         function(packed.ctypes.data, out.ctypes.data, n)
         return out
 
-    def quantize(self, type_: GGMLType, values: np.ndarray) -> np.ndarray:
-        """``quantize_row_*_ref`` (or the conversion to half precision) of one row."""
-        names = {GGMLType.F16: "ggml_fp32_to_fp16_row", GGMLType.BF16: "ggml_fp32_to_bf16_row_ref"}
-        name = names.get(type_, f"quantize_row_{_c_name(type_)}_ref")
+    def quantize(self, type_: GGMLType, values: np.ndarray, *, called: bool = False) -> np.ndarray:
+        """``quantize_row_*_ref`` (or the conversion to half precision) of one row.
+
+        With ``called``, the function that the CPU backend's own ``mul_mat`` calls, vectorised where the build has it.
+        """
+        name = f"quantize_row_{_c_name(type_)}" + ("" if called else "_ref")
+        if type_ in (GGMLType.F16, GGMLType.BF16):
+            to = {GGMLType.F16: "fp16", GGMLType.BF16: "bf16"}[type_]
+            plain = "ggml_fp32_to_bf16_row_ref" if type_ is GGMLType.BF16 else "ggml_fp32_to_fp16_row"
+            name = f"ggml_cpu_fp32_to_{to}" if called else plain
         values = np.ascontiguousarray(values, np.float32)
         out = np.zeros(LAYOUTS[type_].row_bytes(len(values)), np.uint8)
         self._function(name, _POINTER, _POINTER, ctypes.c_int64)(values.ctypes.data, out.ctypes.data, len(values))
         return out
 
-    def dot(self, type_: GGMLType, row: np.ndarray, other: np.ndarray, n: int) -> np.float32:
-        """``ggml_vec_dot_*_generic`` of one packed row and one converted row."""
+    def dot(self, type_: GGMLType, row: np.ndarray, other: np.ndarray, n: int, *, called: bool = False) -> np.float32:
+        """``ggml_vec_dot_*_generic`` of one packed row and one converted row; with ``called``, the one in use."""
         activation = LAYOUTS[type_].activation
         assert activation is not None
-        name = f"ggml_vec_dot_{_c_name(type_)}_{_c_name(activation)}_generic"
+        name = f"ggml_vec_dot_{_c_name(type_)}_{_c_name(activation)}" + ("" if called else "_generic")
         if type_ in (GGMLType.F32, GGMLType.F16, GGMLType.BF16):
             name = f"ggml_vec_dot_{_c_name(type_)}"
         size = ctypes.c_size_t
@@ -67,6 +81,74 @@ class Ggml:
         out = np.zeros(1, np.float32)
         function(n, out.ctypes.data, 0, row.ctypes.data, 0, other.ctypes.data, 0, 1)
         return out[0]
+
+    @contextmanager
+    def graph(self) -> Iterator[Graph]:
+        """A graph to put operations into and to compute."""
+        graph = Graph(self._library)
+        try:
+            yield graph
+        finally:
+            graph.free()
+
+
+class _InitParams(ctypes.Structure):
+    _fields_ = (("mem_size", ctypes.c_size_t), ("mem_buffer", _POINTER), ("no_alloc", ctypes.c_bool))
+
+
+class Graph:
+    """Operations on tensors, computed by one thread: ``g.compute(g.mul(g.tensor(x), g.tensor(y)), shape)``.
+
+    Any other attribute is the ggml function of that name. Shapes are numpy's, the reverse of ggml's.
+    """
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        library.ggml_init.argtypes, library.ggml_init.restype = [_InitParams], _POINTER
+        self._context = _POINTER(library.ggml_init(_InitParams(_GRAPH_BYTES, None, False)))
+
+    def free(self) -> None:
+        """Give the memory back; no tensor may be used any more."""
+        self._library.ggml_free(self._context)
+
+    def _new_tensor(self, type_: GGMLType, shape: tuple[int, ...], data: np.ndarray) -> ctypes.c_void_p:
+        sizes = (ctypes.c_int64 * len(shape))(*reversed(shape))
+        tensor = self.new_tensor(ctypes.c_int(type_), ctypes.c_int(len(shape)), sizes)
+        ctypes.memmove(self._data(tensor), np.ascontiguousarray(data).ctypes.data, data.nbytes)
+        return tensor
+
+    def _data(self, tensor: ctypes.c_void_p) -> int:
+        function = self._library.ggml_get_data
+        function.restype = _POINTER
+        return function(tensor)
+
+    def tensor(self, values: np.ndarray) -> ctypes.c_void_p:
+        """A tensor of float32, float16 or int32 values."""
+        return self._new_tensor(_ARRAY_TYPES[values.dtype], values.shape, values)
+
+    def packed(self, type_: GGMLType, rows: np.ndarray, n: int) -> ctypes.c_void_p:
+        """A tensor of packed rows of ``n`` values."""
+        return self._new_tensor(type_, (len(rows), n), rows)
+
+    def __getattr__(self, operation: str) -> ctypes._FuncPointer:
+        function = getattr(self._library, f"ggml_{operation}")
+        function.restype = _POINTER
+
+        def call(*arguments: object) -> ctypes.c_void_p:
+            return _POINTER(function(self._context, *arguments))
+
+        return call
+
+    def compute(self, result: ctypes.c_void_p, shape: tuple[int, ...]) -> np.ndarray:
+        """The float32 values of a tensor."""
+        graph = self.new_graph()
+        self._library.ggml_build_forward_expand(graph, result)
+        status = self._library.ggml_graph_compute_with_ctx(self._context, graph, 1)
+        if status:
+            raise RuntimeError(f"ggml_graph_compute: status {status}")
+        out = np.empty(shape, np.float32)
+        ctypes.memmove(out.ctypes.data, self._data(result), out.nbytes)
+        return out
 
 
 def _c_name(type_: GGMLType) -> str:

@@ -129,10 +129,13 @@ def _reduce(x: np.float32) -> tuple[float, np.int64]:
     high = np.uint64(mantissa * _INVERSE_PI[word]) & low32
     middle = mantissa * _INVERSE_PI[word + 4]
     low = mantissa * _INVERSE_PI[word + 8]
-    product = (high << np.uint64(32)) | (low >> np.uint64(32))
-    product = np.uint64(product + middle)
-    turns = np.uint64(product + np.uint64(1 << 61)) >> np.uint64(62)
-    rest = np.int64(product - (turns << np.uint64(62)))
+    # Added in 32-bit halves: numpy's scalars warn about a sum that wraps, which compiled code lets pass.
+    lower = (low >> np.uint64(32)) + (middle & low32)
+    upper = (high + (middle >> np.uint64(32)) + (lower >> np.uint64(32))) & low32
+    turns = ((upper + np.uint64(1 << 29)) & low32) >> np.uint64(30)
+    rest = np.int64(((upper & np.uint64(0x3FFFFFFF)) << np.uint64(32)) | (lower & low32))
+    if rest >= np.int64(1 << 61):
+        rest -= np.int64(1 << 62)
     return np.float64(rest) * _PI_63, np.int64(turns)
 
 

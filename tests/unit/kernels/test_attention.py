@@ -7,6 +7,7 @@ import pytest
 from kernel_inputs import assert_same_bits, attention_case, generator
 
 from minillama.kernels.reference.attention import BLOCK, soft_max
+from minillama.kernels.reference.libm import exp_lane
 from minillama.kernels.registry import BACKENDS, kernel_set
 
 DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.uint16], ids=["f32", "f16"])
@@ -35,8 +36,9 @@ def largest(arrays):
 def error_bound(case, dtype):
     """Absolute bound from the roundings.
 
-    Scores dominate, as the exponential turns an absolute error into a relative one. A score is a double sum of float32 products: head_dim half ulps of |q||k|, and rounding, scale and difference, three
-    more of its size. Halves round q, k and v (and the weights) at 2^-11 instead.
+    Scores dominate, as the exponential turns an absolute error into a relative one. A score is a double sum of float32
+    products: head_dim half ulps of |q||k|; rounding, scale and difference are three more of its size. A cache of halves
+    rounds q, k and v (and the weights) at 2^-11 instead.
     """
     unit = HALF_ULP if dtype == np.float32 else 2.0**-11
     score = case.head_dim * np.abs(case.q).max() * largest(case.k) * float(case.scale)
@@ -183,7 +185,21 @@ def test_soft_max_survives_large_scores():
 
 
 def test_soft_max_sums_in_double():
-    # A first exponential of 1 and 2^20 of 2^-25 (nearly): in float32 every one of them would be lost.
-    scores = np.full(1 + (1 << 20), np.log(2.0**-25), np.float32)
+    # A first exponential of 1 and 2^20 of 2^-28 (nearly): in float32 every four of them would be lost.
+    scores = np.full(1 + (1 << 20), np.log(2.0**-28), np.float32)
     scores[0] = 0
-    assert soft_max_of(scores)[0] == pytest.approx(1 / (1 + 2.0**-5), rel=2e-6)  # the logarithm is rounded: 1e-6
+    # The logarithm is rounded, which changes an exponential by 1e-6 of itself and their sum of 2^-8 by 4e-9.
+    assert soft_max_of(scores)[0] == pytest.approx(1 / (1 + 2.0**-8), rel=2 * HALF_ULP)
+
+
+@pytest.mark.parametrize("n", [1, 3, 4, 6, 65, 1000])
+def test_soft_max_to_the_bit(n):
+    # The order of the sum: (e0 + e1) + (e2 + e3) in float32, and the fours one after the other in double.
+    scores = (generator("order", n).standard_normal((50, n)) * 8).astype(np.float32)
+    for row in scores:
+        scaled = row * np.float32(0.25)
+        e = np.array([exp_lane(x) for x in scaled - scaled.max()], np.float32)
+        fours = np.pad(e, (0, -n % 4)).reshape(-1, 4)
+        sums = (fours[:, 0] + fours[:, 1]) + (fours[:, 2] + fours[:, 3])
+        total = np.add.accumulate(sums.astype(np.float64))[-1]
+        assert_same_bits(soft_max_of(row, 0.25), e * np.float32(1 / total))

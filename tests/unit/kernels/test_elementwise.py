@@ -34,6 +34,16 @@ def test_rms_norm_against_double(n, kind):
     np.testing.assert_allclose(run("rms_norm", x, weight, EPS), want, rtol=9 * HALF_ULP, atol=317 * 5 * 2.0**-149)
 
 
+@pytest.mark.parametrize("n", [1, 5, 576])
+def test_rms_norm_to_the_bit(n):
+    # The documented order: float32 squares, a double sum one after the other, and float32 from the mean on.
+    x, weight = input_rows("heavy", 300, n, generator("bits", n)), input_rows("normal", 1, n, generator(n))[0]
+    total = np.add.accumulate((x * x).astype(np.float64), axis=1)[:, -1]
+    mean = (total / n).astype(np.float32)
+    scale = np.float32(1) / np.sqrt(mean + EPS)
+    assert_same_bits(run("rms_norm", x, weight, EPS), (x * scale[:, None]) * weight)
+
+
 def test_rms_norm_by_hand():
     # Mean square of (3, 4, 0, 0) is 6.25; with eps = 0 the scale is 1 / 2.5 = 0.4.
     x = np.array([[3, 4, 0, 0]], np.float32)

@@ -1,0 +1,70 @@
+"""Run every kernel of the cpu backend on arrays that end, or begin, at memory that may not be touched.
+
+A weight is a view of a mapped file: a vector load that reaches past the last row of the last tensor ends the process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import sys
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import kernel_inputs as inputs
+
+from minillama.kernels.layouts import LAYOUTS, WEIGHT_TYPES
+from minillama.kernels.registry import kernel_set
+
+PAGE = mmap.PAGESIZE
+MAPPINGS = []  # keeps the memory of the arrays
+
+
+def guarded(array: np.ndarray, *, at_end: bool) -> np.ndarray:
+    """A copy whose last byte is the last, or first byte the first, before memory without any access."""
+    inner = -(-max(array.nbytes, 1) // PAGE) * PAGE
+    mapping = mmap.mmap(-1, inner + 2 * PAGE)
+    MAPPINGS.append(mapping)
+    base = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+    for page in (base, base + PAGE + inner):
+        if ctypes.CDLL(None).mprotect(ctypes.c_void_p(page), ctypes.c_size_t(PAGE), 0):
+            raise OSError("mprotect failed")
+    start = PAGE + (inner - array.nbytes if at_end else 0)
+    copy = np.frombuffer(mapping, array.dtype, array.size, start).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+def run_matrices(*, at_end: bool) -> None:
+    kernels = kernel_set("cpu")
+    for type_ in WEIGHT_TYPES:
+        layout, rng = LAYOUTS[type_], inputs.generator("guarded", type_.name)
+        n = 3 * max(32, layout.block_size)
+        weight = guarded(inputs.packed_rows(type_, 3, n, rng), at_end=at_end)
+        x = guarded(inputs.input_rows("normal", 2, n, rng), at_end=at_end)
+        activation = guarded(inputs.quantize(kernels, layout.activation, x), at_end=at_end)
+        kernels.quantize[layout.activation](x, activation, 0, 2)
+        inputs.get_rows(kernels, type_, weight, n)
+        inputs.mul_mat(kernels, type_, weight, activation, n)
+
+
+def run_attention(*, at_end: bool) -> None:
+    kernels = kernel_set("cpu")
+    # Every block is full, so that one of the last slots of the last block is read too, whatever the order of blocks.
+    case = inputs.attention_case(inputs.generator("guarded"), (128, 64, 64), n_head_kv=2, head_dim=24, value_dim=40)
+    for dtype in (np.float32, np.uint16):
+        keys, values = (guarded(part, at_end=at_end) for part in case.cache(kernels, np.dtype(dtype)))
+        q, out = guarded(case.q, at_end=at_end), guarded(np.empty((3, 80), np.float32), at_end=at_end)
+        scratch = guarded(np.empty(4 * 128, np.uint8), at_end=at_end)
+        place = case.table, case.sequence, case.position
+        kernels.attention[np.dtype(dtype)](q, keys, values, *place, 2, case.scale, out, scratch, 0, 6)
+
+
+if __name__ == "__main__":
+    for at_end in (True, False):
+        run_matrices(at_end=at_end)
+        run_attention(at_end=at_end)
+    print("nothing outside was touched")
