@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,7 +25,7 @@ from minillama.cli.streaming import TextOutput
 from minillama.errors import ContextFullError
 
 if TYPE_CHECKING:
-    from minillama.generate import Conversation, LanguageModel, Piece
+    from minillama.generate import Conversation, LanguageModel
 
 _HELP = "/clear starts anew, /exit or /quit or Ctrl-D leaves, Ctrl-C stops an answer"
 _LEAVE = ("/exit", "/quit")
@@ -121,7 +121,7 @@ class _Session:
 
     def _write_answer(self) -> None:
         # Closed at once when interrupted: that is when the conversation takes up what was said so far.
-        stream = cast("Generator[Piece, None, None]", self._conversation.stream(**self._options))
+        stream = self._conversation.stream(**self._options)
         with closing(stream) as pieces:
             for piece in pieces:
                 self._output.write(piece.text)

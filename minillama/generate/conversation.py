@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from minillama.errors import InvalidInputError
@@ -41,7 +41,7 @@ class Conversation:
         assert isinstance(result, Generation)  # the last thing an answer yields is its result
         return result
 
-    def stream(self, **options: Any) -> Iterator[Piece]:
+    def stream(self, **options: Any) -> Generator[Piece, None, None]:
         """The model's answer, piece by piece."""
         for answer in self._answers(**options):
             if isinstance(answer, Piece):

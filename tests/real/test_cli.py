@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests.programs import COMMAND_LINE
+
 pytestmark = pytest.mark.real
 
 PROMPT = "The capital of France is"
@@ -15,7 +17,7 @@ CONTINUATION = " Paris.\n\nThe United States has a population of approximately 3
 
 
 def minillama(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-c", "from minillama.cli import main; main()", *arguments]
+    command = [sys.executable, "-c", COMMAND_LINE, *arguments]
     return subprocess.run(command, input=stdin, capture_output=True, check=True)
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import minillama as ml
 from minillama.sampling import SamplingParams
+from tests.programs import COMMAND_LINE
 
 PROMPT = "the band"
 
@@ -145,7 +146,7 @@ def test_unused_tensors_are_warned_about_on_stderr(run, tmp_path):
 
 
 def start(*arguments: object, **pipes: object) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-c", "from minillama.cli import main; main()", *map(str, arguments)]
+    command = [sys.executable, "-c", COMMAND_LINE, *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **pipes)
 
 

@@ -13,6 +13,7 @@ import time
 import pytest
 
 import minillama as ml
+from tests.programs import COMMAND_LINE
 
 pty = pytest.importorskip("pty", reason="needs a Unix terminal")
 
@@ -24,7 +25,7 @@ class Terminal:
 
     def __init__(self, *arguments: object, **environment: str) -> None:
         ours, theirs = pty.openpty()
-        command = [sys.executable, "-c", "from minillama.cli import main; main()", *map(str, arguments)]
+        command = [sys.executable, "-c", COMMAND_LINE, *map(str, arguments)]
         clean = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
         env = {**clean, "TERM": "xterm-256color", "COLUMNS": "80", **environment}
         self.process = subprocess.Popen(
