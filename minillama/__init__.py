@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         UnsupportedError,
     )
     from minillama.generate import Conversation, Generation, LanguageModel, Piece, load
+    from minillama.quantization import dequantize, quantize
     from minillama.sampling import SamplingParams
     from minillama.tokenizer import Tokenizer
 
@@ -44,6 +45,7 @@ _HOME = {
         "UnsupportedError",
     ),
     "generate": ("Conversation", "Generation", "LanguageModel", "Piece", "load"),
+    "quantization": ("dequantize", "quantize"),
     "sampling": ("SamplingParams",),
     "tokenizer": ("Tokenizer",),
 }
@@ -68,9 +70,11 @@ __all__ = [
     "TokenizerError",
     "UnknownPointError",
     "UnsupportedError",
+    "dequantize",
     "errors",
     "gguf",
     "load",
+    "quantize",
 ]
 
 

@@ -98,6 +98,16 @@ class TinyModel:
         return listed + [(name, (4,), GGMLType.F32) for name in self.extra]
 
 
+# How large values of random bytes are with a scale of 1; 4 in blocks of 32, 200 in K-quants, or:
+_MAGNITUDE = {
+    **dict.fromkeys((GGMLType.Q1_0, GGMLType.Q2_0, GGMLType.TQ1_0, GGMLType.TQ2_0), 1),
+    **dict.fromkeys((GGMLType.MXFP4, GGMLType.IQ1_S, GGMLType.IQ1_M), 6),
+    **dict.fromkeys((GGMLType.IQ2_XXS, GGMLType.IQ2_XS, GGMLType.IQ2_S), 25),
+    **dict.fromkeys((GGMLType.IQ3_XXS, GGMLType.IQ4_NL), 60),
+    **{GGMLType.IQ3_S: 120, GGMLType.IQ4_XS: 1100},
+}
+
+
 def random_packed(type_: GGMLType, rows: int, n: int, rng: np.random.Generator) -> np.ndarray:
     """Random packed rows, uint8 [rows, row_bytes], that decode to finite values of about 1 / sqrt(n)."""
     layout = LAYOUTS[type_]
@@ -110,11 +120,19 @@ def random_packed(type_: GGMLType, rows: int, n: int, rng: np.random.Generator) 
         return values.view(np.uint8)
     n_blocks = rows * n // layout.block_size
     blocks = rng.integers(0, 256, (n_blocks, layout.type_size), np.uint8)
-    size = {32: 0.1, 256: 0.002}[layout.block_size] / np.sqrt(n)
+    size = 0.4 / _MAGNITUDE.get(type_, 4 if layout.block_size == 32 else 200) / np.sqrt(n)
     for name, width in layout.fields:
-        if name in ("d", "m", "dmin"):
+        if name in ("d", "m", "dmin") and type_ is not GGMLType.NVFP4:
             scales = (rng.uniform(0.5, 1, (n_blocks, 1)) * size * (-8 if name == "m" else 1)).astype(np.float16)
             blocks[:, layout.offset(name) : layout.offset(name) + width] = scales.view(np.uint8)
+    if type_ is GGMLType.MXFP4:  # the exponent of half a power of two
+        blocks[:, 0] = 128 + np.round(np.log2(size)) - rng.integers(0, 2, n_blocks)
+    if type_ is GGMLType.NVFP4:  # 8-bit floats of 2^-7 to 2^-5, halved
+        blocks[:, :4] = rng.integers(0x00, 0x10, (n_blocks, 4))
+    if type_ is GGMLType.IQ1_M:  # the scale's nibbles are the top ones of four 16-bit integers
+        halves = (rng.uniform(0.5, 1, (n_blocks, 1)) * size).astype(np.float16).view(np.uint16)
+        at = layout.offset("scales")
+        blocks[:, at + 1 :: 2] = blocks[:, at + 1 :: 2] & 15 | (halves >> [0, 4, 8, 12] & 15) << 4
     return blocks.reshape(rows, -1)
 
 

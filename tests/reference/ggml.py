@@ -69,6 +69,20 @@ class Ggml:
         self._function(name, _POINTER, _POINTER, ctypes.c_int64)(values.ctypes.data, out.ctypes.data, len(values))
         return out
 
+    def quantize_weights(self, type_: GGMLType, values: np.ndarray) -> np.ndarray:
+        """``ggml_quantize_chunk`` of float32 rows, with an importance matrix of ones for the types that want one."""
+        library, (n_rows, n) = self._library, values.shape
+        library.ggml_quantize_init(ctypes.c_int(type_))
+        library.ggml_quantize_requires_imatrix.restype = ctypes.c_bool
+        wants_importance = library.ggml_quantize_requires_imatrix(ctypes.c_int(type_))
+        importance = np.ones(n, np.float32) if wants_importance else None
+        out = np.zeros((n_rows, LAYOUTS[type_].row_bytes(n)), np.uint8)
+        long, pointer = ctypes.c_int64, _POINTER
+        quantize = self._function("ggml_quantize_chunk", ctypes.c_int, pointer, pointer, long, long, long, pointer)
+        of_columns = None if importance is None else importance.ctypes.data
+        quantize(type_, values.ctypes.data, out.ctypes.data, 0, n_rows, n, of_columns)
+        return out
+
     def dot(self, type_: GGMLType, row: np.ndarray, other: np.ndarray, n: int, *, called: bool = False) -> np.float32:
         """``ggml_vec_dot_*_generic`` of one packed row and one converted row; with ``called``, the one in use."""
         activation = LAYOUTS[type_].activation
@@ -76,6 +90,8 @@ class Ggml:
         name = f"ggml_vec_dot_{_c_name(type_)}_{_c_name(activation)}" + ("" if called else "_generic")
         if type_ in (GGMLType.F32, GGMLType.F16, GGMLType.BF16):
             name = f"ggml_vec_dot_{_c_name(type_)}"
+        elif not hasattr(self._library, name):  # where there is no vectorised version, the generic one has its name
+            name = name.removesuffix("_generic")
         size = ctypes.c_size_t
         function = self._function(name, ctypes.c_int, _POINTER, size, _POINTER, size, _POINTER, size, ctypes.c_int)
         out = np.zeros(1, np.float32)

@@ -60,6 +60,34 @@ def test_dot(type_, kind, called, backend):
         inputs.assert_same_bits(got, want, f"{type_.name}, {kind} inputs, {weights} weights")
 
 
+@EVERY_TYPE
+def test_dot_of_other_lengths_and_activations(type_):
+    # One block, an odd number, thousands; quants of -128, which quantizing does not give; scales that are not finite.
+    block_size, rng = max(32, LAYOUTS[type_].block_size), inputs.generator("baseline", type_.name)
+    for n_blocks, n_rows in ((1, 50), (3, 50), (2049, 3)):
+        n = n_blocks * block_size
+        activation = inputs.raw_activation(LAYOUTS[type_].activation, 3, n, rng)
+        for weights in inputs.WEIGHT_KINDS:
+            packed = inputs.packed_rows(type_, n_rows, n, rng, weights)
+            want = np.array([[ggml.baseline().dot(type_, row, a, n) for row in packed] for a in activation])
+            got = inputs.mul_mat(KERNELS, type_, packed, activation, n)
+            inputs.assert_same_bits(got, want, f"{type_.name}, {n_blocks} blocks, {weights} weights")
+
+
+@EVERY_TYPE
+def test_weights_that_ggml_quantized(type_):
+    if LAYOUTS[type_].block_size == 1:
+        return  # those are conversions, compared above
+    n, rng = 3 * LAYOUTS[type_].block_size, inputs.generator("baseline", type_.name)
+    x = np.concatenate([inputs.input_rows(kind, 10, n, rng) for kind in ("normal", "heavy", "one_hot", "zero")])
+    packed = ggml.baseline().quantize_weights(type_, x)
+    want = np.stack([ggml.baseline().dequantize(type_, row, n) for row in packed])
+    inputs.assert_same_bits(inputs.get_rows(KERNELS, type_, packed, n), want, type_.name)
+    activation = inputs.quantize(KERNELS, LAYOUTS[type_].activation, inputs.input_rows("normal", 3, n, rng))
+    want = np.array([[ggml.baseline().dot(type_, row, a, n) for row in packed] for a in activation])
+    inputs.assert_same_bits(inputs.mul_mat(KERNELS, type_, packed, activation, n), want, type_.name)
+
+
 @EVERY_BACKEND
 @EVERY_INPUT
 @EVERY_TYPE

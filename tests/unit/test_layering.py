@@ -16,6 +16,7 @@ BELOW = {
     "kernels": {"errors", "gguf"},
     "tokenizer": {"errors", "gguf"},
     "runtime": {"errors", "gguf", "kernels"},
+    "quantization": {"errors", "gguf", "kernels", "runtime"},
     "model": {"errors", "gguf", "kernels", "runtime"},
     "sampling": {"errors"},
     "chat": {"errors"},

@@ -1,32 +1,41 @@
-"""Taking one block apart, for every quantized weight type: the only code that knows where the bits are.
+"""Taking one block apart: these modules are the only code that knows where the bits are.
+
+Here are the types whose quants are integers of 4 to 8 bits, and the K-quants; ``reference.ternary`` has those of one
+and two bits, ``reference.float4`` the 4-bit floats, ``reference.iq`` the codebooks; ``reference.blocks`` lists all.
 
 Each ``unpack_*(row, start, quants, scales, mins)`` reads the block that starts at byte ``start`` of a row (uint8) and
 fills ``quants`` (int8, one per value). It returns ``(scale, minimum)`` as float32, so that
 
-- types of 32 values decode as ``quants * scale + minimum``; without a minimum it is -0.0, which changes no sum's bits;
-- types of 256 values also fill ``scales`` and ``mins`` (int32, one per 16 values) and decode as
-  ``(scale * scales) * quants - (minimum * mins)``.
+- types with one scale decode as ``quants * scale + minimum``; without a minimum it is -0.0, which changes no sum;
+- types with scales per group also fill ``scales`` and ``mins`` (int32, one per 16 values) and decode as
+  ``(scale * scales) * quants - (minimum * mins)``, some times a power of two.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from minillama.gguf.constants import GGMLType
 from minillama.kernels import layouts
-from minillama.kernels.bits import half_to_float, load_u16, load_u32
+from minillama.kernels.bits import half_to_float, load_f32, load_u16, load_u32
 from minillama.kernels.jit import jit
 from minillama.kernels.types import I8, I32, U8
 
 Halves = tuple[np.float32, np.float32]
 
-_NO_MINIMUM = np.float32(-0.0)
+NO_MINIMUM = np.float32(-0.0)
 
 
 @jit
 def load_half(row: U8, offset: int) -> np.float32:
     """The half at a byte offset, as float32."""
     return half_to_float(load_u16(row, offset))
+
+
+@jit
+def one_scale(scales: I32, mins: I32) -> None:
+    """Blocks of 256 values without scales of their own for each 16."""
+    scales[:] = 1
+    mins[:] = 0
 
 
 @jit
@@ -53,7 +62,7 @@ _Q4_0_D, _Q4_0_QS = layouts.Q4_0.offset("d"), layouts.Q4_0.offset("qs")
 def unpack_q4_0(row: U8, start: int, quants: I8, scales: I32, mins: I32) -> Halves:
     """Q4_0: 4-bit quants minus 8."""
     _nibbles(row, start + _Q4_0_QS, 8, quants)
-    return load_half(row, start + _Q4_0_D), _NO_MINIMUM
+    return load_half(row, start + _Q4_0_D), NO_MINIMUM
 
 
 _Q4_1_D, _Q4_1_M, _Q4_1_QS = (layouts.Q4_1.offset(field) for field in ("d", "m", "qs"))
@@ -74,7 +83,7 @@ def unpack_q5_0(row: U8, start: int, quants: I8, scales: I32, mins: I32) -> Halv
     """Q5_0: 5-bit quants minus 16."""
     _nibbles(row, start + _Q5_0_QS, 16, quants)
     _fifth_bits(row, start + _Q5_0_QH, quants)
-    return load_half(row, start + _Q5_0_D), _NO_MINIMUM
+    return load_half(row, start + _Q5_0_D), NO_MINIMUM
 
 
 _Q5_1_D, _Q5_1_M, _Q5_1_QH, _Q5_1_QS = (layouts.Q5_1.offset(field) for field in ("d", "m", "qh", "qs"))
@@ -88,15 +97,20 @@ def unpack_q5_1(row: U8, start: int, quants: I8, scales: I32, mins: I32) -> Halv
     return load_half(row, start + _Q5_1_D), load_half(row, start + _Q5_1_M)
 
 
+@jit
+def _signed_bytes(row: U8, start: int, n: int, quants: I8) -> None:
+    for j in range(n):
+        quants[j] = np.int8(np.int32(row[start + j] ^ np.uint8(128)) - 128)
+
+
 _Q8_0_D, _Q8_0_QS = layouts.Q8_0.offset("d"), layouts.Q8_0.offset("qs")
 
 
 @jit
 def unpack_q8_0(row: U8, start: int, quants: I8, scales: I32, mins: I32) -> Halves:
     """Q8_0: 8-bit signed quants."""
-    for j in range(32):
-        quants[j] = np.int8(np.int32(row[start + _Q8_0_QS + j] ^ np.uint8(128)) - 128)
-    return load_half(row, start + _Q8_0_D), _NO_MINIMUM
+    _signed_bytes(row, start + _Q8_0_QS, 32, quants)
+    return load_half(row, start + _Q8_0_D), NO_MINIMUM
 
 
 _Q2_K_SCALES, _Q2_K_QS, _Q2_K_D, _Q2_K_DMIN = (layouts.Q2_K.offset(field) for field in ("scales", "qs", "d", "dmin"))
@@ -115,12 +129,12 @@ def q2_k_scales(row: U8, base: int, scales: I32, mins: I32) -> None:
 def unpack_q2_k(row: U8, start: int, quants: I8, scales: I32, mins: I32) -> Halves:
     """Q2_K: 2-bit quants; each byte of ``scales`` is a 4-bit scale and a 4-bit minimum for 16 values."""
     q2_k_scales(row, start + _Q2_K_SCALES, scales, mins)
-    _two_bit_quants(row, start + _Q2_K_QS, quants)
+    two_bit_quants(row, start + _Q2_K_QS, quants)
     return load_half(row, start + _Q2_K_D), load_half(row, start + _Q2_K_DMIN)
 
 
 @jit
-def _two_bit_quants(row: U8, start: int, quants: I8) -> None:
+def two_bit_quants(row: U8, start: int, quants: I8) -> None:
     """64 bytes: byte l of each 32 holds values l, l + 32, l + 64 and l + 96 of its 128."""
     for half in range(2):
         for shift in range(4):
@@ -146,7 +160,7 @@ def q3_k_scales(row: U8, base: int, scales: I32, mins: I32) -> None:
 def unpack_q3_k(row: U8, start: int, quants: I8, scales: I32, mins: I32) -> Halves:
     """Q3_K: 3-bit quants minus 4 and sixteen 6-bit scales minus 32; a set bit of ``hmask`` is the quant's high bit."""
     q3_k_scales(row, start + _Q3_K_SCALES, scales, mins)
-    _two_bit_quants(row, start + _Q3_K_QS, quants)
+    two_bit_quants(row, start + _Q3_K_QS, quants)
     for plane in range(8):
         for j in range(32):
             high_bit = (np.int32(row[start + _Q3_K_HMASK + j]) >> plane) & 1
@@ -228,15 +242,22 @@ def unpack_q6_k(row: U8, start: int, quants: I8, scales: I32, mins: I32) -> Halv
     return load_half(row, start + _Q6_K_D), np.float32(0)
 
 
-UNPACK = {
-    GGMLType.Q4_0: unpack_q4_0,
-    GGMLType.Q4_1: unpack_q4_1,
-    GGMLType.Q5_0: unpack_q5_0,
-    GGMLType.Q5_1: unpack_q5_1,
-    GGMLType.Q8_0: unpack_q8_0,
-    GGMLType.Q2_K: unpack_q2_k,
-    GGMLType.Q3_K: unpack_q3_k,
-    GGMLType.Q4_K: unpack_q4_k,
-    GGMLType.Q5_K: unpack_q5_k,
-    GGMLType.Q6_K: unpack_q6_k,
-}
+_Q8_1_D, _Q8_1_QS = layouts.Q8_1.offset("d"), layouts.Q8_1.offset("qs")
+
+
+@jit
+def unpack_q8_1(row: U8, start: int, quants: I8, scales: I32, mins: I32) -> Halves:
+    """Q8_1: as Q8_0; the sum beside the scale is not needed to decode."""
+    _signed_bytes(row, start + _Q8_1_QS, 32, quants)
+    return load_half(row, start + _Q8_1_D), NO_MINIMUM
+
+
+_Q8_K_D, _Q8_K_QS = layouts.Q8_K.offset("d"), layouts.Q8_K.offset("qs")
+
+
+@jit
+def unpack_q8_k(row: U8, start: int, quants: I8, scales: I32, mins: I32) -> Halves:
+    """Q8_K: 8-bit signed quants; the scale is a float32."""
+    one_scale(scales, mins)
+    _signed_bytes(row, start + _Q8_K_QS, 256, quants)
+    return load_f32(row, start + _Q8_K_D), np.float32(0)

@@ -13,7 +13,7 @@ from minillama.kernels import layouts
 from minillama.kernels.bits import load_f32
 from minillama.kernels.jit import Kernel, jit
 from minillama.kernels.layouts import LAYOUTS
-from minillama.kernels.reference import dot as reference
+from minillama.kernels.reference import dot, dot_q8_0, dot_q8_k
 from minillama.kernels.scratch import DOT_BYTES
 from minillama.kernels.simd.unpack import UNPACK_32, UNPACK_256, unpack_q2_k
 from minillama.kernels.simd.vectors import (
@@ -51,7 +51,7 @@ _Q8_0_SIZE, _Q8_0_D, _Q8_0_QS = layouts.Q8_0.type_size, layouts.Q8_0.offset("d")
 
 
 def _make_mul_mat_q8_0(type_: GGMLType) -> Kernel:
-    term, unpack, type_size = reference.TERM[type_], UNPACK_32[type_], LAYOUTS[type_].type_size
+    term, unpack, type_size = dot_q8_0.TERM[type_], UNPACK_32[type_], LAYOUTS[type_].type_size
 
     @jit(name=f"simd_mul_mat_{type_.name}")
     def mul_mat(weight: U8, activation: U8, n: int, out: F32, scratch: U8, start: int, stop: int) -> None:
@@ -77,7 +77,7 @@ _Q8_1_S, _Q8_1_QS = layouts.Q8_1.offset("s"), layouts.Q8_1.offset("qs")
 
 
 def _make_mul_mat_q8_1(type_: GGMLType) -> Kernel:
-    term, unpack, type_size = reference.minimum_term, UNPACK_32[type_], LAYOUTS[type_].type_size
+    term, unpack, type_size = dot_q8_0.MINIMUM_TERM["dot"], UNPACK_32[type_], LAYOUTS[type_].type_size
 
     @jit(name=f"simd_mul_mat_{type_.name}")
     def mul_mat(weight: U8, activation: U8, n: int, out: F32, scratch: U8, start: int, stop: int) -> None:
@@ -102,7 +102,7 @@ def _make_mul_mat_q8_1(type_: GGMLType) -> Kernel:
     return mul_mat
 
 
-_Q2_K_SIZE = layouts.Q2_K.type_size
+_Q2_K_SIZE, _q2_k_term = layouts.Q2_K.type_size, dot_q8_k.Q2_K_TERM["dot"]
 _Q8_K_SIZE, _Q8_K_D = layouts.Q8_K.type_size, layouts.Q8_K.offset("d")
 _Q8_K_QS, _Q8_K_BSUMS = layouts.Q8_K.offset("qs"), layouts.Q8_K.offset("bsums")
 
@@ -189,14 +189,14 @@ def _mul_mat_q2_k(weight: U8, activation: U8, n: int, out: F32, scratch: U8, sta
                 d_other = load_f32(flat, other + _Q8_K_D)
                 whole = np.float32(lane_sum(_lane_sums(quants, scales, flat, other + _Q8_K_QS)))
                 low = np.float32(_minimum_sum(mins, flat, other + _Q8_K_BSUMS))
-                out[t, r] += reference.q2_k_term(d, dmin, d_other, whole, low)
+                out[t, r] += _q2_k_term(d, dmin, d_other, whole, low)
 
 
 # mul_mat as in kernels.reference.dot, with more scratch: 8 bytes per token and block of 32 values. Types not named use
 # the reference's.
 MUL_MAT: dict[GGMLType, Kernel] = {
-    **reference.MUL_MAT,
-    **{type_: _make_mul_mat_q8_0(type_) for type_ in reference.TERM},
+    **dot.MUL_MAT,
+    **{type_: _make_mul_mat_q8_0(type_) for type_ in (GGMLType.Q4_0, GGMLType.Q5_0, GGMLType.Q8_0)},
     **{type_: _make_mul_mat_q8_1(type_) for type_ in (GGMLType.Q4_1, GGMLType.Q5_1)},
     GGMLType.Q2_K: _mul_mat_q2_k,
     **{type_: _make_mul_mat_q8_k(type_) for type_ in (GGMLType.Q3_K, GGMLType.Q4_K, GGMLType.Q5_K, GGMLType.Q6_K)},

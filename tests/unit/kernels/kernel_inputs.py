@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from minillama.gguf.constants import GGMLType
+from minillama.kernels.jit import Kernel
 from minillama.kernels.layouts import LAYOUTS, WEIGHT_TYPES
 from minillama.kernels.reference.attention import BLOCK
 from minillama.kernels.registry import KernelSet
@@ -18,8 +20,10 @@ INPUT_KINDS = ("normal", "heavy", "tiny", "subnormal", "huge", "zero", "one_hot"
 FINITE_WEIGHTS = ("random", "any_scale", "zero", "low", "high")
 WEIGHT_KINDS = (*FINITE_WEIGHTS, "not_finite")
 
+ALWAYS_FINITE = (GGMLType.NVFP4,)  # its scales have no pattern for infinity or NaN
+
 _BYTE_FILL = 0x5A
-_HALF_FIELDS = ("d", "dmin", "m")
+_SCALE_FIELDS = ("d", "dmin", "m", "e")
 _FILLS = {"zero": 0x00, "low": 0x00, "high": 0xFF}
 
 
@@ -66,11 +70,30 @@ def packed_rows(type_: GGMLType, n_rows: int, n: int, rng: np.random.Generator, 
     blocks = rng.integers(0, 256, (*shape, layout.type_size), np.uint8)
     if kind in _FILLS:
         blocks[:] = _FILLS[kind]
+    if kind == "zero":
+        return as_weight(blocks.reshape(n_rows, -1))
     for field, size in layout.fields:
-        if field in _HALF_FIELDS and kind != "zero":
+        if field in _SCALE_FIELDS:
             at = layout.offset(field)
-            blocks[:, :, at : at + size] = _scales(shape, rng, kind).view(np.uint8).reshape(*shape, size)
+            blocks[:, :, at : at + size] = _scales_of(type_, shape, rng, kind)
+    if type_ is GGMLType.IQ1_M:  # a quarter of the scale in the top bits of each 16-bit integer
+        at, scales = layout.offset("scales"), _scales(shape, rng, kind)
+        for quarter in range(4):
+            top = (scales >> 4 * quarter & 15).astype(np.uint8) << 4
+            blocks[:, :, at + 2 * quarter + 1] = blocks[:, :, at + 2 * quarter + 1] & 15 | top
     return as_weight(blocks.reshape(n_rows, -1))
+
+
+def _scales_of(type_: GGMLType, shape: tuple[int, int], rng: np.random.Generator, kind: str) -> np.ndarray:
+    """Bytes of a scale field: halves for most types, exponents for MXFP4, four 8-bit floats for NVFP4."""
+    if type_ is GGMLType.MXFP4:  # 12 times 2^(252 - 128) is the largest value that is finite
+        exponents = rng.integers(*{"any_scale": (0, 253), "not_finite": (253, 256)}.get(kind, (116, 129)), shape)
+        return exponents.astype(np.uint8)[:, :, None]
+    if type_ is GGMLType.NVFP4:
+        special = rng.choice(np.array([0x00, 0x7F, 0x80, 0xFF], np.uint8), (*shape, 4))
+        usual = rng.integers(*((0, 256) if kind == "any_scale" else (0x20, 0x58)), (*shape, 4), np.uint8)
+        return special if kind == "not_finite" else usual
+    return _scales(shape, rng, kind).view(np.uint8).reshape(*shape, 2)
 
 
 def _scales(shape: tuple[int, int], rng: np.random.Generator, kind: str) -> np.ndarray:
@@ -109,7 +132,10 @@ def _float_rows(type_: GGMLType, shape: tuple[int, int], rng: np.random.Generato
 
 
 def raw_activation(type_: GGMLType, n_rows: int, n: int, rng: np.random.Generator) -> np.ndarray:
-    """Converted rows of random bytes: unlike those that quantizing gives, their quants include -128."""
+    """Converted rows of random bytes: unlike those that quantizing gives, their quants include -128.
+
+    Of three rows of Q8_K, whose scales are float32, the second has the smallest floats and the third the largest.
+    """
     layout = LAYOUTS[type_]
     if layout.block_size == 1:
         return packed_rows(type_, n_rows, n, rng).copy()
@@ -117,11 +143,24 @@ def raw_activation(type_: GGMLType, n_rows: int, n: int, rng: np.random.Generato
     single = layout.type is GGMLType.Q8_K
     for field in ("d", "s"):
         if field in dict(layout.fields):
-            scale = rng.uniform(-1, 1, blocks.shape[:2]).astype(np.float32 if single else np.float16)
+            scale = rng.uniform(-1, 1, blocks.shape[:2])
+            if single:
+                scale *= 2.0 ** np.array([0, -135, 110])[np.arange(n_rows) % 3][:, None]
+            scale = scale.astype(np.float32 if single else np.float16)
             at = layout.offset(field)
             size = scale.itemsize
             blocks[:, :, at : at + size] = scale.view(np.uint8).reshape(*blocks.shape[:2], size)
+    if single:
+        set_sums(blocks)
     return blocks.reshape(n_rows, -1)
+
+
+def set_sums(blocks: np.ndarray) -> None:
+    """Make the sums of 16 in blocks of Q8_K, uint8 [n_rows, n_blocks, type_size], those of their quants."""
+    layout = LAYOUTS[GGMLType.Q8_K]
+    quants = blocks[:, :, layout.offset("qs") : layout.offset("bsums")].view(np.int8)
+    sums = quants.reshape(*blocks.shape[:2], 16, 16).sum(-1, dtype=np.int16)
+    blocks[:, :, layout.offset("bsums") :] = sums.view(np.uint8).reshape(*blocks.shape[:2], 32)
 
 
 def get_rows(
@@ -155,6 +194,15 @@ def mul_mat(
     scratch = np.full(DOT_BYTES + 8 * len(activation) * -(-n // 32), 0xA5, np.uint8)
     kernels.mul_mat[type_](as_weight(weight), activation, n, out, scratch, start, stop)
     return out
+
+
+def dots(
+    table: Mapping[GGMLType, Kernel], type_: GGMLType, weight: np.ndarray, activation: np.ndarray, n: int
+) -> np.ndarray:
+    """The dot of every converted row with every row of a weight, by the kernels of ``DOT`` or ``DOT_FUSED``."""
+    scratch = np.full(DOT_BYTES, 0xA5, np.uint8)
+    kernel, rows = table[type_], as_weight(weight)
+    return np.array([[kernel(row, a, n, scratch) for row in rows] for a in activation], np.float32)
 
 
 @dataclass
@@ -253,8 +301,8 @@ def same_bits(got: np.ndarray, want: np.ndarray) -> np.ndarray:
     return (got.view(np.uint32) == want.view(np.uint32)) | (np.isnan(got) & np.isnan(want))
 
 
-def assert_same_bits(got: np.ndarray, want: np.ndarray, label: object = "") -> None:
-    """Fail with the number of differences, the first and the worst one."""
+def assert_same_bits(got: np.ndarray, want: np.ndarray, label: object = "", *, block_size: int | None = None) -> None:
+    """Fail with the number of differences, the first and the worst one, and the block in which they are."""
     got, want = np.ascontiguousarray(got), np.ascontiguousarray(want)
     assert got.dtype == want.dtype, f"{label}: {got.dtype} against {want.dtype}"
     assert got.shape == want.shape, f"{label}: shape {got.shape} against {want.shape}"
@@ -268,5 +316,6 @@ def assert_same_bits(got: np.ndarray, want: np.ndarray, label: object = "") -> N
     for what, index in (("first", wrong[0]), ("worst", worst)):
         at = tuple(int(i) for i in index)
         distance = f", {ulps(got[at], want[at])} ulps" if got.dtype == np.float32 else ""
-        report.append(f"{what} at {at}: {got[at]!r}, {want[at]!r} wanted{distance}")
+        block = "" if block_size is None else f" (block {at[-1] // block_size})"
+        report.append(f"{what} at {at}{block}: {got[at]!r}, {want[at]!r} wanted{distance}")
     raise AssertionError("; ".join(report))

@@ -16,6 +16,8 @@ import kernel_inputs as inputs
 
 from minillama.kernels.layouts import LAYOUTS, WEIGHT_TYPES
 from minillama.kernels.reference.attention import soft_max
+from minillama.kernels.reference.dequantize import GET_ROWS
+from minillama.kernels.reference.dot import DOT_FUSED
 from minillama.kernels.reference.libm import cosf, exp_lane, expf, sinf
 from minillama.kernels.registry import KernelSet, kernel_set
 
@@ -29,6 +31,10 @@ def _dots(kernels: KernelSet, results: dict[str, np.ndarray]) -> None:
         results[f"get_rows {type_.name}"] = inputs.get_rows(kernels, type_, weight, n)
         results[f"quantize {layout.activation.name}"] = activation
         results[f"mul_mat {type_.name}"] = inputs.mul_mat(kernels, type_, weight, activation, n)
+        if type_ in DOT_FUSED:
+            results[f"dot_fused {type_.name}"] = inputs.dots(DOT_FUSED, type_, weight, activation, n)
+        if layout.activation in GET_ROWS:
+            results[f"get_rows {layout.activation.name}"] = inputs.get_rows(kernels, layout.activation, activation, n)
 
 
 def _extreme_blocks(kernels: KernelSet, results: dict[str, np.ndarray]) -> None:

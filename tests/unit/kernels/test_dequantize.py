@@ -3,10 +3,26 @@
 import gguf
 import numpy as np
 import pytest
-from kernel_inputs import QUANTIZED_TYPES, WEIGHT_KINDS, assert_same_bits, generator, get_rows, packed_rows
+from kernel_inputs import (
+    ALWAYS_FINITE,
+    INPUT_KINDS,
+    QUANTIZED_TYPES,
+    WEIGHT_KINDS,
+    assert_same_bits,
+    generator,
+    get_rows,
+    input_rows,
+    packed_rows,
+    quantize,
+    raw_activation,
+)
 
+from minillama.errors import UnsupportedError
 from minillama.gguf.constants import GGMLType
 from minillama.kernels.layouts import LAYOUTS, WEIGHT_TYPES
+from minillama.kernels.reference.codebooks import codebook
+from minillama.kernels.reference.float4 import doubled_e2m1
+from minillama.kernels.reference.iq import even_signs
 from minillama.kernels.registry import kernel_set
 from minillama.kernels.scratch import BLOCK_BYTES
 
@@ -14,8 +30,20 @@ KERNELS = kernel_set("reference")
 EVERY_TYPE = pytest.mark.parametrize("type_", WEIGHT_TYPES, ids=lambda t: t.name)
 
 
+def without_gguf_py(type_, packed):
+    """Q1_0 and Q2_0, which gguf-py does not decode: bits, lowest first, that are signs or numbers from -1."""
+    layout = LAYOUTS[type_]
+    blocks = packed.reshape(-1, layout.type_size)
+    bits = np.unpackbits(blocks[:, 2:], axis=1, bitorder="little").reshape(len(blocks), layout.block_size, -1)
+    quants = 2.0 * bits[:, :, 0] - 1 if type_ is GGMLType.Q1_0 else bits @ [1.0, 2.0] - 1
+    d = blocks[:, :2].copy().view(np.float16).astype(np.float32)
+    return (d * quants.astype(np.float32)).reshape(len(packed), -1)
+
+
 def gguf_py(type_, packed):
     with np.errstate(all="ignore"):  # infinite and NaN scales are among the inputs
+        if type_ in (GGMLType.Q1_0, GGMLType.Q2_0):
+            return without_gguf_py(type_, packed)
         rows = gguf.quants.dequantize(packed, gguf.GGMLQuantizationType(int(type_)))
     return np.ascontiguousarray(rows, np.float32)
 
@@ -27,8 +55,23 @@ def test_equals_gguf_py(type_, kind):
     n = 3 * max(32, LAYOUTS[type_].block_size)
     packed = packed_rows(type_, 40, n, generator(type_.name, kind), kind)
     got = get_rows(KERNELS, type_, packed, n)
-    assert_same_bits(got, gguf_py(type_, packed), f"{type_.name} {kind}")
-    assert np.isfinite(got).all() == (kind != "not_finite")
+    assert_same_bits(got, gguf_py(type_, packed), f"{type_.name} {kind}", block_size=LAYOUTS[type_].block_size)
+    assert np.isfinite(got).all() == (kind != "not_finite" or type_ in ALWAYS_FINITE)
+
+
+@pytest.mark.parametrize("name", ["Q8_1", "Q8_K"])
+def test_activations_are_quants_times_a_scale(name):
+    type_ = GGMLType[name]
+    layout, rows = LAYOUTS[type_], [raw_activation(GGMLType[name], 9, 768, generator(name))]
+    rows += [quantize(KERNELS, type_, input_rows(kind, 3, 768, generator(kind))) for kind in INPUT_KINDS]
+    packed = np.concatenate(rows)
+    blocks = packed.reshape(-1, layout.type_size)
+    d = blocks[:, : dict(layout.fields)["d"]].copy().view(np.float32 if name == "Q8_K" else np.float16)
+    at = layout.offset("qs")
+    quants = blocks[:, at : at + layout.block_size].view(np.int8).astype(np.float32)
+    with np.errstate(all="ignore"):
+        want = (d.astype(np.float32) * quants).reshape(len(packed), 768)
+    assert_same_bits(get_rows(KERNELS, type_, packed, 768), want)
 
 
 @EVERY_TYPE
@@ -177,6 +220,71 @@ def test_q6_k_by_hand():
     assert (got[0], got[16], got[255]) == (0.5 * -128 * -27, 0.5 * 127 * -27, 0.5 * 14 * 28)
 
 
+def test_q1_0_by_hand():
+    # Bits 0, 9 and 127 are set: d = 0.5, the others are -0.5.
+    got = decoded(GGMLType.Q1_0, half(0.5) + (1 << 0 | 1 << 9 | 1 << 127).to_bytes(16, "little"))
+    assert [j for j in range(128) if got[j] == 0.5] == [0, 9, 127]
+    assert got.count(-0.5) == 125
+
+
+def test_q2_0_by_hand():
+    # 0b11100100 is 0, 1, 2, 3 from the lowest bits on, less 1.
+    assert decoded(GGMLType.Q2_0, half(2) + bytes([0b11100100]) * 16) == [-2.0, 0.0, 2.0, 4.0] * 16
+
+
+def ternary_byte(digits):
+    """The smallest byte whose fraction of 256 begins with these base-3 digits."""
+    number = sum(digit * 3 ** (len(digits) - 1 - i) for i, digit in enumerate(digits))
+    return -(-number * 256 // 3 ** len(digits))
+
+
+def test_tq1_0_by_hand():
+    # Bytes 0-31 hold values 0-159, a digit for each 32; 32-47 hold 160-239, for each 16; 48-51 240-255, for each 4.
+    block = bytes([ternary_byte([0, 1, 2, 0, 1])] * 32 + [ternary_byte([2, 2, 0, 1, 1])] * 16)
+    block += bytes([ternary_byte([1, 0, 2, 2])] * 4) + half(0.5)
+    digits = [d for d in (0, 1, 2, 0, 1) for _ in range(32)] + [d for d in (2, 2, 0, 1, 1) for _ in range(16)]
+    digits += [d for d in (1, 0, 2, 2) for _ in range(4)]
+    assert decoded(GGMLType.TQ1_0, block) == [0.5 * (d - 1) for d in digits]
+
+
+def test_tq2_0_by_hand():
+    # Byte l of each 32 holds values l, l + 32, l + 64 and l + 96 of its 128.
+    got = decoded(GGMLType.TQ2_0, bytes([0b10000110]) * 32 + bytes([0b00011001]) * 32 + half(2))
+    assert got == [2.0 * (q - 1) for q in (2, 1, 0, 2, 1, 2, 1, 0) for _ in range(32)]
+
+
+E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6]
+
+
+def test_mxfp4_by_hand():
+    # 127 is 2^0; 0 is 2^-127, whose half is subnormal, and 255 is 2^128, of which ggml takes the half.
+    for exponent, scale in ((127, 1.0), (130, 8.0), (0, 2.0**-127), (1, 2.0**-126), (2, 2.0**-125), (254, 2.0**127)):
+        got = decoded(GGMLType.MXFP4, bytes([exponent]) + NIBBLES)
+        with np.errstate(over="ignore"):
+            assert got == [float(np.float32(v * scale)) for v in E2M1 + E2M1[::-1]], exponent
+    assert decoded(GGMLType.MXFP4, bytes([255]) + NIBBLES)[1] == 2.0**127
+
+
+def test_nvfp4_by_hand():
+    # Scales of four groups of 16: 0x38 is 1, 0x4C is 2^2 * 1.5, 0x03 is 3/8 of 2^-6, 0x7F (NaN) is taken for zero.
+    group = bytes(j | (15 - j) << 4 for j in range(8))
+    got = decoded(GGMLType.NVFP4, bytes([0x38, 0x4C, 0x03, 0x7F]) + group * 4)
+    values = E2M1[:8] + E2M1[:7:-1]
+    assert got == [v * scale for scale in (1.0, 6.0, 3 / 512, 0.0) for v in values]
+
+
+def test_float4_and_signs_are_gguf_pys_tables():
+    # They are computed, as they have a rule.
+    assert [int(doubled_e2m1(np.int32(code))) for code in range(16)] == list(gguf.quants.MXFP4.kvalues)
+    assert bytes(int(even_signs(np.uint32(i))) for i in range(128)) == gguf.quants.IQ2_XXS.ksigns
+
+
+def test_another_codebook_is_refused(monkeypatch):
+    monkeypatch.setattr(gguf.quants.IQ4_NL, "kvalues", (*range(16),))
+    with pytest.raises(UnsupportedError, match=r"gguf's codebook of IQ4_NL has the digest \w{16}, ggml's has 61aa"):
+        codebook.__wrapped__("IQ4_NL")
+
+
 @pytest.mark.parametrize("type_", QUANTIZED_TYPES, ids=lambda t: t.name)
 def test_every_byte_of_a_block_matters(type_):
     # A decoder that misses part of a block (field failure 36) or reads it elsewhere (34) leaves a byte without effect.
@@ -185,7 +293,7 @@ def test_every_byte_of_a_block_matters(type_):
     reference = get_rows(KERNELS, type_, packed, n)
     for at in range(packed.shape[1]):
         changed = packed.copy()
-        changed[0, at] ^= 1
+        changed[0, at] ^= 0x80 if type_ is GGMLType.TQ1_0 else 1  # there the lowest bit may be beyond the last digit
         assert not np.array_equal(get_rows(KERNELS, type_, changed, n), reference), f"byte {at}"
 
 

@@ -1,9 +1,11 @@
-"""Norm, sums and SwiGLU against float64 numpy, and what holds exactly."""
+"""Norms, arithmetic and SwiGLU against float64 numpy, and what holds exactly."""
 
 import numpy as np
+import oracles
 import pytest
 from kernel_inputs import INPUT_KINDS, assert_same_bits, generator, input_rows
 
+from minillama.kernels.reference import elementwise
 from minillama.kernels.reference.libm import exp_lane, expf
 from minillama.kernels.registry import kernel_set
 
@@ -15,7 +17,7 @@ FINITE_KINDS = [kind for kind in INPUT_KINDS if kind != "huge"]  # squares of 1e
 
 def run(name, *arguments):
     out = np.full_like(arguments[0], 12345.0)
-    getattr(KERNELS, name)(*arguments, out, 0, len(out))
+    getattr(elementwise, name)(*arguments, out, 0, len(out))
     return out
 
 
@@ -123,12 +125,87 @@ def test_the_last_n_mod_4_values_of_swiglu_use_the_c_library(n):
     assert got.tolist() == [lane] * (n - tail) + [libm] * tail
 
 
-@pytest.mark.parametrize("name", ["rms_norm", "add", "add_bias", "swiglu"])
+@pytest.mark.parametrize(
+    "name", ["rms_norm", "layer_norm", "add", "add_bias", "mul", "div", "scale", "softcap", "swiglu"]
+)
 def test_only_the_asked_for_rows_are_written(name):
     x, y = input_rows("normal", 6, 9, generator(0)), input_rows("normal", 6, 9, generator(1))
-    arguments = {"rms_norm": (x, y[0], EPS), "add_bias": (x, y[0])}.get(name, (x, y))
+    arguments = {
+        "rms_norm": (x, y[0], EPS), "layer_norm": (x, y[0], EPS), "add_bias": (x, y[0]), "softcap": (x, EPS),
+        "scale": (x, EPS, EPS),
+    }.get(name, (x, y))  # fmt: skip
     whole = run(name, *arguments)
     out = np.full_like(x, 12345.0)
-    getattr(KERNELS, name)(*arguments, out, 2, 4)
+    getattr(elementwise, name)(*arguments, out, 2, 4)
     assert_same_bits(out[2:4], whole[2:4])
     assert (out[[0, 1, 4, 5]] == 12345.0).all()
+
+
+@pytest.mark.parametrize("kind", FINITE_KINDS)
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7, 64, 577])
+def test_layer_norm_against_double(n, kind):
+    x, weight = input_rows(kind, 3, n, generator(n, kind)), input_rows("normal", 1, n, generator(n))[0]
+    want = oracles.layer_norm(x, weight, EPS)
+    # The mean is rounded twice, so a difference is off by two half ulps of the largest value, divided by the deviation
+    # or by sqrt(eps); the rest are the roundings of the RMS norm and two more of the squares' sums.
+    deviation = np.sqrt(np.var(x.astype(np.float64), axis=1, keepdims=True) + EPS)
+    shift = 3 * HALF_ULP * np.abs(x).max(1, keepdims=True) / deviation * np.abs(weight)
+    relative = 12 * HALF_ULP + 2 * shift.max(1, keepdims=True)
+    assert (np.abs(run("layer_norm", x, weight, EPS) - want) <= relative * np.abs(want) + shift + 2.0**-126).all()
+
+
+def test_layer_norm_by_hand():
+    # Mean 3, deviations -2, 0, 2, 0: variance 2, and with eps = 2 the scale is 1 / 2.
+    x, weight = np.array([[1, 3, 5, 3]], np.float32), np.array([1, 1, 1, 7], np.float32)
+    assert run("layer_norm", x, weight, np.float32(2)).tolist() == [[-1, 0, 1, 0]]
+
+
+def test_layer_norm_adds_squares_in_fours():
+    # After subtracting a mean of 0: 4096^2 + 1 rounds to 4096^2 within a four, but not between a four and the tail.
+    for tail in range(4):
+        x = np.zeros((1, 4 + tail), np.float32)
+        x[0, :2] = 4096, -4096
+        x[0, 2:4] = 1, -1
+        squares = float(np.float32(4096.0**2 * 2) + np.float32(2))
+        variance = np.float32(squares / (4 + tail))
+        want = x * (np.float32(1) / np.sqrt(variance + EPS))
+        assert_same_bits(run("layer_norm", x, np.ones(4 + tail, np.float32), EPS), want)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 9, 67])
+def test_layer_norm_to_the_bit(n):
+    # The documented order, in numpy.
+    x = input_rows("heavy", 200, n, generator("layer", n))
+    mean = np.add.accumulate(x.astype(np.float64), axis=1)[:, -1:].astype(np.float32) / np.float32(n)
+    centred = x - mean
+    squares, total, whole = centred * centred, np.zeros((200, 1)), n - n % 4
+    for k in range(0, whole, 4):
+        four = (squares[:, k] + squares[:, k + 1]) + (squares[:, k + 2] + squares[:, k + 3])
+        total[:, 0] += four.astype(np.float64)
+    for k in range(whole, n):
+        total[:, 0] += squares[:, k].astype(np.float64)
+    scale = np.float32(1) / np.sqrt((total / n).astype(np.float32) + EPS)
+    assert_same_bits(run("layer_norm", x, np.ones(n, np.float32), EPS), centred * scale)
+
+
+@pytest.mark.parametrize("kind", INPUT_KINDS)
+def test_products_and_quotients_are_one_rounding(kind):
+    x, y = (input_rows(kind, 4, 33, generator(kind, i)) for i in range(2))
+    with np.errstate(all="ignore"):
+        assert_same_bits(run("mul", x, y), x * y)
+        assert_same_bits(run("div", x, y), x / y)
+
+
+def test_scale_rounds_before_the_bias():
+    x = input_rows("normal", 4, 33, generator("scale"))
+    assert_same_bits(run("scale", x, np.float32(0.3), np.float32(0)), x * np.float32(0.3))
+    assert_same_bits(run("scale", x, np.float32(0.3), np.float32(1)), x * np.float32(0.3) + np.float32(1))
+    assert np.signbit(run("scale", np.float32([[-0.0]]), np.float32(2), np.float32(0)))  # zero is not added
+
+
+def test_softcap_against_double():
+    x = input_rows("heavy", 4, 101, generator("softcap")) * np.float32(20)
+    # The quotient as a product with the inverse: two roundings; tanh within two ulps; the product.
+    np.testing.assert_allclose(run("softcap", x, np.float32(30)), oracles.softcap(x, 30), rtol=7 * HALF_ULP)
+    limits = run("softcap", np.float32([[0, 1e30, -np.inf]]), np.float32(50))
+    assert limits.tolist() == [[0, 50, -50]]

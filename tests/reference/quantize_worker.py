@@ -1,0 +1,42 @@
+"""Run by the tests in a process of its own: llama.cpp's quantizer, over a list of jobs.
+
+Usage: ``PYTHONPATH=<build> python quantize_worker.py jobs.json``; a job is
+``{"source", "target", "file_type", "allow_requantize", "importance": {tensor name: numbers} or null}``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+from pathlib import Path
+
+import llama_cpp
+
+
+class ImportanceData(ctypes.Structure):
+    """``llama_model_imatrix_data``."""
+
+    _fields_ = (("name", ctypes.c_char_p), ("data", ctypes.POINTER(ctypes.c_float)), ("size", ctypes.c_size_t))
+
+
+def run(job: dict) -> None:
+    """Quantize one file."""
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.nthread, params.ftype, params.allow_requantize = 2, job["file_type"], job["allow_requantize"]
+    if job["importance"] is not None:
+        entries = (ImportanceData * (len(job["importance"]) + 1))()
+        for entry, (name, numbers) in zip(entries, job["importance"].items(), strict=False):
+            data = (ctypes.c_float * len(numbers))(*numbers)
+            entry.name, entry.data, entry.size = name.encode(), data, len(numbers)
+        kind = next(kind for name, kind in params._fields_ if name == "imatrix")
+        params.imatrix = ctypes.cast(entries, kind)
+    status = llama_cpp.llama_model_quantize(job["source"].encode(), job["target"].encode(), ctypes.byref(params))
+    if status:
+        raise RuntimeError(f"llama_model_quantize: status {status} for {job}")
+
+
+if __name__ == "__main__":
+    llama_cpp.llama_backend_init()
+    for each in json.loads(Path(sys.argv[1]).read_text()):
+        run(each)
