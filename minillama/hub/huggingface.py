@@ -184,9 +184,14 @@ def _fetch_file(repo: str, revision: str | None, file: _RemoteFile, report: Call
     blobs = _repository_folder(repo) / "blobs"
     silent = (blobs / file.etag).exists()  # nothing to fetch, so nothing to report
 
+    seen = 0
+
     def look() -> None:
+        nonlocal seen
         if not silent:
-            report(largest_file(blobs, f"{file.etag}*.incomplete"))
+            # A complete file loses its ".incomplete" name: what was seen once is not taken back.
+            seen = max(seen, largest_file(blobs, f"{file.etag}*.incomplete"))
+            report(seen)
 
     with _library_errors(repo, revision), _without_its_bars(), watching(look):
         path = hf_hub_download(repo, file.name, revision=revision, cache_dir=_library_cache(), endpoint=_endpoint())

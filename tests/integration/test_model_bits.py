@@ -19,7 +19,7 @@ KINDS = {
     "one_kv_head": TinyModel(n_head=8, n_head_kv=1),
     "tied": TinyModel(tied=True, embedding_type=GGMLType.Q8_0),
     "qwen2_bias": TinyModel(architecture="qwen2", bias=True, matrix_type=GGMLType.Q5_0),
-    **{f"type_{type_.name}": TinyModel(matrix_type=type_, embedding_type=type_) for type_ in WEIGHT_TYPES},
+    **{f"type_{type_.name}": TinyModel(n_layer=1, matrix_type=type_, embedding_type=type_) for type_ in WEIGHT_TYPES},
 }
 
 

@@ -92,7 +92,7 @@ def test_dot_of_thousands_of_blocks(type_):
 
 
 # Before it quantizes to one of these types, ggml works on its tables for up to a quarter of a minute.
-SLOWLY_QUANTIZED = [GGMLType[name] for name in ("IQ1_S", "IQ1_M", "IQ2_S")]
+SLOWLY_QUANTIZED = [GGMLType[name] for name in ("IQ1_S", "IQ1_M", "IQ2_XS", "IQ2_S")]
 
 
 @named([t if t not in SLOWLY_QUANTIZED else pytest.param(t, marks=pytest.mark.llama_cpp) for t in DOT_FUSED])
