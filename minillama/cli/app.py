@@ -16,6 +16,7 @@ from minillama.cli.info import info
 from minillama.cli.models import models
 from minillama.cli.options import DEBUG, debug_option, examples
 from minillama.cli.pull import pull
+from minillama.cli.quantize import quantize
 from minillama.cli.tokenize import tokenize
 from minillama.cli.verify import verify
 
@@ -68,5 +69,5 @@ def main() -> None:
     """
 
 
-for _command in (generate, chat, tokenize, info, models, pull, verify):
+for _command in (generate, chat, tokenize, info, models, pull, quantize, verify):
     main.add_command(_command)
