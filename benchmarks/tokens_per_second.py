@@ -41,9 +41,8 @@ print(json.dumps([n_prompt / prompt, n_predict / predict, loaded, peak]))
 """
 
 THEIRS = """
-import json, sys, time
-sys.path.insert(0, sys.argv[2])
-from worker import Session
+import json, runpy, sys, time
+Session = runpy.run_path(sys.argv[2])["Session"]
 path, threads, n_prompt, n_predict = json.loads(sys.argv[1])
 start = time.perf_counter()
 request = {"model": path, "ubatch": 512, "threads": threads, "kv_type": "f16", "flash_attention": -1}
@@ -81,7 +80,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    worker = str(Path(minillama.verify.__file__).parent)
+    worker = str(Path(minillama.verify.__file__).with_name("worker.py"))
     site = str(site_folder(options.build))
     print(f"{options.threads} threads, {N_PROMPT} prompt tokens, {N_PREDICT} decoded, llama.cpp {options.build}")
     print(f"{'model':20} {'prompt t/s':>22} {'ratio':>6} {'decode t/s':>22} {'ratio':>6} {'load s':>7} {'peak MB':>8}")

@@ -82,7 +82,9 @@ class Eager:
         """Rows of a weight, decoded: float32 [n, n_values]."""
         out = np.empty((len(ids), weight.shape[1]), np.float32)
         kernel = self.kernels.get_rows[weight.type]
-        self.team.run(kernel, len(ids), weight.packed, ids, out, scratch_bytes=BLOCK_BYTES)
+        self.team.run(
+            kernel, len(ids), weight.packed, ids, out, scratch_bytes=BLOCK_BYTES, work_per_item=weight.shape[1]
+        )
         return self._named(name, out)
 
     def select_rows(self, x: F32, rows: I64, *, name: str) -> F32:
@@ -92,7 +94,7 @@ class Eager:
     def rms_norm(self, x: F32, weight: F32, eps: float, *, name: str) -> F32:
         """Root-mean-square norm of every row, times a weight: float32 of x's shape."""
         out = np.empty_like(x)
-        self.team.run(self.kernels.rms_norm, len(x), x, weight, np.float32(eps), out)
+        self.team.run(self.kernels.rms_norm, len(x), x, weight, np.float32(eps), out, work_per_item=4 * x.shape[1])
         return self._named(name, out)
 
     def mul_mat(self, x: F32, weight: PackedMatrix, *, name: str) -> F32:
@@ -104,11 +106,13 @@ class Eager:
         activation_type = LAYOUTS[weight.type].activation
         assert activation_type is not None  # weights of other types are refused when they are bound
         activation = np.empty((len(x), LAYOUTS[activation_type].row_bytes(n)), np.uint8)
-        self.team.run(self.kernels.quantize[activation_type], len(x), x, activation)
+        self.team.run(self.kernels.quantize[activation_type], len(x), x, activation, work_per_item=8 * n)
         out = np.empty((len(x), n_rows), np.float32)
         scratch = DOT_BYTES + 8 * len(x) * -(-n // 32)
         kernel = self.kernels.mul_mat[weight.type]
-        self.team.run(kernel, n_rows, weight.packed, activation, n, out, scratch_bytes=scratch)
+        self.team.run(
+            kernel, n_rows, weight.packed, activation, n, out, scratch_bytes=scratch, work_per_item=n * len(x)
+        )
         return self._named(name, out)
 
     def linear(self, x: F32, weight: PackedMatrix, bias: F32 | None, *, name: str) -> F32:
@@ -117,19 +121,19 @@ class Eager:
             return self.mul_mat(x, weight, name=name)
         product = self.mul_mat(x, weight, name=f"{name}_no_bias")
         out = np.empty_like(product)
-        self.team.run(self.kernels.add_bias, len(x), product, bias, out)
+        self.team.run(self.kernels.add_bias, len(x), product, bias, out, work_per_item=len(bias))
         return self._named(name, out)
 
     def add(self, x: F32, y: F32, *, name: str) -> F32:
         """``x + y``."""
         out = np.empty_like(x)
-        self.team.run(self.kernels.add, len(x), x, y, out)
+        self.team.run(self.kernels.add, len(x), x, y, out, work_per_item=x.shape[1])
         return self._named(name, out)
 
     def swiglu(self, gate: F32, up: F32, *, name: str) -> F32:
         """``silu(gate) * up``."""
         out = np.empty_like(gate)
-        self.team.run(self.kernels.swiglu, len(gate), gate, up, out)
+        self.team.run(self.kernels.swiglu, len(gate), gate, up, out, work_per_item=32 * gate.shape[1])
         return self._named(name, out)
 
     def rope_table(self, position: I64, theta_scale: np.float32, freq_scale: np.float32, factors: F32) -> F32:
@@ -142,7 +146,7 @@ class Eager:
         """Rotary embedding of every head; ``pairing`` is ``"norm"`` (neighbours) or ``"neox"`` (halves)."""
         out = np.empty_like(x)
         kernel = self.kernels.rope_neox if pairing == "neox" else self.kernels.rope_norm
-        self.team.run(kernel, len(x), x, table, n_head, out)
+        self.team.run(kernel, len(x), x, table, n_head, out, work_per_item=4 * x.shape[1])
         return self._named(name, out)
 
     def attention(self, q: F32, k: F32, v: F32, batch: Batch, layer: int, n_head: int, *, name: str) -> F32:
@@ -150,13 +154,15 @@ class Eager:
         pool = batch.pool
         keys, values = pool.keys[layer], pool.values[layer]
         place = (batch.table, batch.sequence, batch.position)
-        self.team.run(self.kernels.store_kv[pool.dtype], batch.n_tokens, k, v, *place, keys, values)
+        self.team.run(
+            self.kernels.store_kv[pool.dtype], batch.n_tokens, k, v, *place, keys, values, work_per_item=4 * k.shape[1]
+        )
         head_dim, value_dim = keys.shape[2], values.shape[3]
         scale = np.float32(np.float32(1) / np.sqrt(np.float32(head_dim)))
         out = np.empty((batch.n_tokens, n_head * value_dim), np.float32)
         scratch = 4 * BLOCK * (-(-batch.n_kv // BLOCK))
         self.team.run(
             self.kernels.attention[pool.dtype], batch.n_tokens * n_head,
-            q, keys, values, *place, n_head, scale, out, scratch_bytes=scratch,
+            q, keys, values, *place, n_head, scale, out, scratch_bytes=scratch, work_per_item=4 * batch.n_kv * head_dim,
         )  # fmt: skip
         return self._named(name, out)

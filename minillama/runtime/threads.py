@@ -16,6 +16,8 @@ from minillama.kernels.types import U8
 
 _CGROUP = Path("/sys/fs/cgroup")
 _ALIGNMENT = 64
+# Handing a part to another thread costs about 100 microseconds; below so many multiply-adds a part is not worth it.
+WORTH_A_THREAD = 500_000
 
 
 def usable_processors(cgroup: Path = _CGROUP) -> int:
@@ -70,7 +72,14 @@ class ThreadTeam:
         self._pool: ThreadPoolExecutor | None = None
         self._process = os.getpid()
 
-    def run(self, kernel: Kernel, n_items: int, *arguments: Any, scratch_bytes: int | None = None) -> None:
+    def run(
+        self,
+        kernel: Kernel,
+        n_items: int,
+        *arguments: Any,
+        scratch_bytes: int | None = None,
+        work_per_item: int = WORTH_A_THREAD,
+    ) -> None:
         """Call ``kernel(*arguments, [scratch,] start, stop)`` so that every item from 0 to ``n_items`` is covered once.
 
         Parameters
@@ -83,8 +92,10 @@ class ThreadTeam:
             What every part gets.
         scratch_bytes
             Size of the working memory each thread hands to the kernel, if it takes any.
+        work_per_item
+            About how many multiply-adds an item takes: little work is not shared out.
         """
-        n_parts = min(self.n_threads, n_items)
+        n_parts = min(self.n_threads, n_items, max(1, n_items * work_per_item // WORTH_A_THREAD))
         bounds = [n_items * i // n_parts for i in range(n_parts + 1)] if n_parts else [0]
         with self._lock:
             if scratch_bytes is not None:

@@ -27,6 +27,20 @@ def test_every_item_is_covered_once(n_threads: int, n_items: int) -> None:
     assert (visits == 1).all()
 
 
+def test_little_work_is_not_shared_out() -> None:
+    parts: list[tuple[int, int]] = []
+
+    def note(start: int, stop: int) -> None:
+        parts.append((start, stop))
+
+    team = ThreadTeam(4)
+    team.run(note, 8, work_per_item=1)
+    assert parts == [(0, 8)]
+    parts.clear()
+    team.run(note, 8, work_per_item=threads.WORTH_A_THREAD // 4)
+    assert sorted(parts) == [(0, 4), (4, 8)]
+
+
 def test_each_thread_has_aligned_scratch_of_its_own() -> None:
     seen: dict[int, np.ndarray] = {}
 
