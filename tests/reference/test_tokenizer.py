@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 from minillama.errors import TokenizerError
+from minillama.hub import local_models, pull
 from minillama.tokenizer import Tokenizer, utf8
 from minillama.tokenizer.unicode_classes import LETTER, NUMBER, PUNCTUATION, SPACE, class_table
 from minillama.tokenizer.vocabulary import _NAMED
 from tests.reference import build_llama_cpp, tokenizer_texts, tokenizer_unicode
-from tests.reference.tokenizer_vocabs import cache_folder, ensure_vocabs
+from tests.reference.tokenizer_vocabs import ensure_vocabs
 
 _HERE = Path(__file__).parent
 _EXPECTED = json.loads((_HERE / "tokenizer_expected.json").read_text(encoding="utf-8"))
@@ -39,10 +40,9 @@ _VOCABS = {
 
 
 def _real_model(name: str) -> Path:
-    path = cache_folder() / "models" / name
-    if not path.exists():
-        pytest.skip(f"{path} is missing; `minillama pull` fetches it")
-    return path
+    """A catalog model by its file name, fetched if need be."""
+    (model,) = [model for model in local_models() if model.path.name == name]
+    return pull(model.name)
 
 
 @pytest.mark.real
