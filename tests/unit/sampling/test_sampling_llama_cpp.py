@@ -1,7 +1,10 @@
 """The chain's tokens and probabilities against llama.cpp's own samplers, which need no model."""
 
 import ctypes
+import functools
 import importlib.util
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +29,14 @@ class _TokenArray(ctypes.Structure):
 
 
 @pytest.fixture(scope="module")
-def library():
+def elsewhere():
+    """A process of its own for llama.cpp: its libraries do not live beside another ggml, which other tests load."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        yield process
+
+
+@functools.cache
+def _library():
     spec = importlib.util.spec_from_file_location("build_llama_cpp", _TESTS / "reference" / "build_llama_cpp.py")
     builds = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(builds)
@@ -56,7 +66,8 @@ def _chain(library, p, n_vocab):
     ]
 
 
-def _llama_cpp(library, logits, history, params):
+def _llama_cpp(logits, history, params):
+    library = _library()
     tokens = np.zeros(len(logits), _TOKEN_DATA)
     tokens["id"], tokens["logit"] = np.arange(len(logits)), logits
     array = _TokenArray(tokens.ctypes.data, len(tokens), -1, False)
@@ -85,13 +96,13 @@ def _random_params(rng):
 
 
 @pytest.mark.parametrize("n_vocab", [100, 3000])
-def test_the_same_tokens_are_left_with_the_same_probabilities(library, n_vocab):
+def test_the_same_tokens_are_left_with_the_same_probabilities(elsewhere, n_vocab):
     rng = np.random.default_rng(n_vocab)
     for _ in range(300):
         logits = rng.normal(0, 3, n_vocab).astype(np.float32)
         history = rng.integers(0, 50, rng.integers(0, 100)).tolist()
         params = _random_params(rng)
-        wanted = _llama_cpp(library, logits, history, params)
+        wanted = elsewhere.submit(_llama_cpp, logits, history, params).result()
         ids, probabilities = Sampler(params, n_vocab).distribution(logits, history)
         got = {i: p for i, p in zip(ids.tolist(), probabilities.tolist(), strict=True) if p > 0}
         # llama.cpp keeps probabilities in float32
