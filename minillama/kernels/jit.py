@@ -2,7 +2,7 @@
 
 One decorator, :func:`jit`, sets the numeric policy for every kernel: no fastmath (sums keep their order), nothing
 contracted, the GIL released, and no compilation before the first call. Compiled code goes to
-``<cache>/kernels/<key>/`` where the key covers the package version, a hash of *all* kernel sources, numba's version and
+``<cache>/kernels/<key>/`` where the key covers the package version, a hash of *all* jitted sources, numba's version and
 Python's: numba itself looks only at the file a function is defined in, and would keep a stale kernel when a helper it
 imports has changed. With ``NUMBA_DISABLE_JIT=1`` kernels stay plain Python, to be stepped through in a debugger.
 """
@@ -28,14 +28,17 @@ Kernel = Callable[..., Any]
 
 log = logging.getLogger("minillama.kernels")
 
+# Folders of the package with jitted code.
+_JITTED = ("kernels", "runtime")
+
 
 @functools.cache
 def cache_folder() -> Path:
     """Folder for compiled kernels; a new one whenever anything that goes into them changes."""
     digest = hashlib.sha256()
-    root = Path(__file__).parent
-    for source in sorted(root.rglob("*.py")):
-        digest.update(source.relative_to(root).as_posix().encode() + b"\0" + source.read_bytes())
+    package = Path(__file__).parents[1]
+    for source in sorted(source for folder in _JITTED for source in (package / folder).rglob("*.py")):
+        digest.update(source.relative_to(package).as_posix().encode() + b"\0" + source.read_bytes())
     digest.update(f"{numba.__version__} {sys.version}".encode())
     base = os.environ.get("MINILLAMA_CACHE") or platformdirs.user_cache_dir("minillama")
     return Path(base) / "kernels" / f"{minillama.__version__}-{digest.hexdigest()[:16]}"

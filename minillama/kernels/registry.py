@@ -13,6 +13,8 @@ import numpy as np
 from minillama.errors import InvalidInputError
 from minillama.gguf.constants import GGMLType
 from minillama.kernels.jit import Kernel
+from minillama.kernels.layouts import LAYOUTS
+from minillama.kernels.scratch import DOT_BYTES
 
 BACKENDS = ("cpu", "reference")
 
@@ -33,7 +35,20 @@ class KernelSet:
     rope_neox: Kernel
     add: Kernel
     add_bias: Kernel
+    select_rows: Kernel
     swiglu: Kernel
+
+    def activation_bytes(self, type_: GGMLType, n: int) -> int:
+        """Bytes of ``n`` values in the form a product takes them in."""
+        return LAYOUTS[type_].row_bytes(n)
+
+    def mul_mat_scratch(self, _type: GGMLType, n: int, n_tokens: int) -> int:
+        """Working memory of a thread in a matrix product."""
+        return DOT_BYTES + 8 * n_tokens * -(-n // 32)
+
+    def mul_mat_rows(self, _type: GGMLType) -> int:
+        """Where ranges of rows are best cut."""
+        return 1
 
 
 def _reference() -> KernelSet:
@@ -52,6 +67,7 @@ def _reference() -> KernelSet:
         rope_neox=rope.rope_neox,
         add=elementwise.add,
         add_bias=elementwise.add_bias,
+        select_rows=elementwise.select_rows,
         swiglu=elementwise.swiglu,
     )
 

@@ -14,7 +14,7 @@ from minillama.kernels.types import F32
 from minillama.model.config import ModelConfig
 from minillama.model.weights import Binder
 from minillama.runtime.batch import Batch
-from minillama.runtime.eager import Eager, PackedMatrix
+from minillama.runtime.operations import Operations, PackedMatrix
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def _bind_layer(binder: Binder, config: ModelConfig, i: int) -> LlamaLayer:
     return LlamaLayer(**norms, **matrices, **biases)  # type: ignore[arg-type]
 
 
-def forward(ops: Eager, w: LlamaWeights, config: ModelConfig, batch: Batch, pairing: str) -> F32:
+def forward(ops: Operations, w: LlamaWeights, config: ModelConfig, batch: Batch, pairing: str) -> F32:
     """Logits of the batch's outputs, float32 [n_outputs, n_vocab]; keys and values go to the batch's cache blocks."""
     n_head, n_head_kv, eps = config.n_head, config.n_head_kv, config.rms_eps
     angles = ops.rope_table(
@@ -102,6 +102,9 @@ def forward(ops: Eager, w: LlamaWeights, config: ModelConfig, batch: Batch, pair
             k = ops.rope(k, angles, n_head_kv, pairing, name="k_rope")  # [T, n_head_kv * d]
             kqv = ops.attention(q, k, v, batch, i, n_head, name="kqv")  # [T, n_head * d]
             attn_out = ops.linear(kqv, blk.attn_output, blk.attn_output_bias, name="attn_out")  # [T, n_embd]
+            if i == len(w.blk) - 1:  # nothing looks back any more: go on with the tokens whose logits are wanted
+                attn_out = ops.select_rows(attn_out, batch.outputs, name="attn_out_selected")  # [n_outputs, n_embd]
+                x = ops.select_rows(x, batch.outputs, name="inp_selected")  # [n_outputs, n_embd]
             x = ops.add(attn_out, x, name="ffn_inp")  # [T, n_embd]
             h = ops.rms_norm(x, blk.ffn_norm, eps, name="ffn_norm")  # [T, n_embd]
             gate = ops.linear(h, blk.ffn_gate, blk.ffn_gate_bias, name="ffn_gate")  # [T, n_ff]
@@ -109,6 +112,5 @@ def forward(ops: Eager, w: LlamaWeights, config: ModelConfig, batch: Batch, pair
             act = ops.swiglu(gate, up, name="ffn_act")  # [T, n_ff]
             ffn_out = ops.linear(act, blk.ffn_down, blk.ffn_down_bias, name="ffn_out")  # [T, n_embd]
             x = ops.add(ffn_out, x, name="l_out")  # [T, n_embd]
-    x = ops.select_rows(x, batch.outputs, name="result_inp")  # [n_outputs, n_embd]
     x = ops.rms_norm(x, w.output_norm, eps, name="result_norm")  # [n_outputs, n_embd]
     return ops.mul_mat(x, w.output, name="result_output")  # [n_outputs, n_vocab]

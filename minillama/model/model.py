@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numba
 import numpy as np
 import numpy.typing as npt
 
 from minillama.errors import InvalidInputError
 from minillama.gguf import GGUFFile
-from minillama.kernels.registry import kernel_set
+from minillama.kernels.registry import KernelSet, kernel_set
 from minillama.kernels.types import F32, I64
 from minillama.model.config import architecture_of, read_config
 from minillama.model.families import family
 from minillama.model.weights import Binder, Weights
 from minillama.runtime.batch import Batch
-from minillama.runtime.eager import Eager, Watcher
+from minillama.runtime.capture import Captured
+from minillama.runtime.eager import Eager
 from minillama.runtime.kv_cache import BlockPool, KVCache
+from minillama.runtime.operations import Operations, Watcher
 from minillama.runtime.threads import ThreadTeam
+
+DRIVERS = ("captured", "eager")
 
 # Tokens per pass of a long prompt: bounds the memory of intermediate values. It changes no bits.
 CHUNK = 512
@@ -39,6 +44,9 @@ class Model:
         ``"cpu"``, or ``"reference"``: plain loops, the same bits, slow.
     kv_type
         ``"f32"`` or ``"f16"``: how keys and values are stored.
+    driver
+        ``"captured"`` (the default where numba compiles) replays a recorded plan without Python in between;
+        ``"eager"`` runs every operation when the forward pass calls it. The bits are the same.
 
     Attributes
     ----------
@@ -58,15 +66,18 @@ class Model:
         threads: int | None = None,
         backend: str = "cpu",
         kv_type: str = "f32",
+        driver: str | None = None,
     ) -> None:
         self._family = family(architecture_of(file))
         self.config = read_config(file)
         self.metadata: Mapping[str, Any] = file.metadata
         self.n_ctx = self._context(n_ctx)
         self.backend = backend
-        self._driver = Eager(kernel_set(backend), ThreadTeam(threads))
-        self.weights = Weights(file, self._driver)
-        self._bound = self._family.bind(Binder(file, self._driver), self.config)
+        kernels, team = kernel_set(backend), ThreadTeam(threads)
+        self._driver = _driver(driver, kernels, team)
+        eager = Eager(kernels, team)
+        self.weights = Weights(file, eager)
+        self._bound = self._family.bind(Binder(file, eager), self.config)
         layers = [(self.config.n_head_kv, self.config.head_dim, self.config.value_dim)] * self.config.n_layer
         self._pool = BlockPool(layers, kv_type)
 
@@ -195,19 +206,21 @@ class Model:
             raise InvalidInputError(f"logits is {outputs!r}, 'all', 'last' or None is wanted")
         if any(cache.pool is not self._pool for cache in caches):
             raise InvalidInputError("the cache was made by another model; use new_cache() of this one")
-        try:
-            for cache, n_tokens in zip(caches, reserve, strict=True):
-                cache.reserve(n_tokens)
-            batch = Batch.of(ids, caches, outputs)
-            driver = self._driver if watch is None else self._driver.watched_by(watch)
-            values = self._family.forward(driver, self._bound, self.config, batch)
-        except BaseException:
-            for cache in caches:
-                cache.abandon()
-            raise
-        for cache, part in zip(caches, ids, strict=True):
-            cache.advance(len(part))
-        return values
+        with self._driver.team.lock:
+            try:
+                for cache, n_tokens in zip(caches, reserve, strict=True):
+                    cache.reserve(n_tokens)
+                values = self._driver.run(self._forward, Batch.of(ids, caches, outputs), watch)
+            except BaseException:
+                for cache in caches:
+                    cache.abandon()
+                raise
+            for cache, part in zip(caches, ids, strict=True):
+                cache.advance(len(part))
+            return values
+
+    def _forward(self, ops: Operations, batch: Batch) -> F32:
+        return self._family.forward(ops, self._bound, self.config, batch)
 
     def _checked_ids(self, ids: Sequence[int] | npt.ArrayLike) -> I64:
         tokens = np.asarray(ids)
@@ -221,3 +234,14 @@ class Model:
                 f"id {tokens[wrong[0]]} at index {wrong[0]} is not in the vocabulary of {self.config.n_vocab}"
             )
         return tokens.astype(np.int64)
+
+
+def _driver(name: str | None, kernels: KernelSet, team: ThreadTeam) -> Captured | Eager:
+    compiles = not numba.config.DISABLE_JIT
+    if name is None:
+        name = "captured" if compiles else "eager"
+    if name not in DRIVERS:
+        raise InvalidInputError(f"driver is {name!r}, there are {', '.join(DRIVERS)}")
+    if name == "captured" and not compiles:
+        raise InvalidInputError("driver 'captured' needs numba's compiler, which NUMBA_DISABLE_JIT switches off")
+    return Captured(kernels, team) if name == "captured" else Eager(kernels, team)

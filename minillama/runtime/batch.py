@@ -63,7 +63,9 @@ class Batch:
         """
         lengths = np.array([len(part) for part in ids], np.int64)
         ends = np.cumsum(lengths)
-        table = np.zeros((len(caches), max(len(cache.blocks) for cache in caches)), np.int64)
+        width = max(len(cache.blocks) for cache in caches)
+        # A power of two: a plan recorded for one length of the text then fits many.
+        table = np.zeros((len(caches), 1 << (width - 1).bit_length()), np.int64)
         for row, cache in zip(table, caches, strict=True):
             row[: len(cache.blocks)] = cache.blocks
         wanted = {"all": np.arange(ends[-1]), "last": ends - 1, None: np.zeros(0, np.int64)}

@@ -1,64 +1,75 @@
-"""A team of threads that shares the items of one kernel call, and how many threads this process may use."""
+"""A team of threads that runs plans together."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+import weakref
 from typing import Any
 
-import numpy as np
+import numba
 
 from minillama.errors import InvalidInputError
 from minillama.kernels.jit import Kernel
-from minillama.kernels.types import U8
+from minillama.kernels.types import I64, U8
+from minillama.runtime import execute
+from minillama.runtime.plan import Operation, Plan, aligned
+from minillama.runtime.processors import usable_processors
 
-_CGROUP = Path("/sys/fs/cgroup")
-_ALIGNMENT = 64
-# Handing a part to another thread costs about 100 microseconds; below so many multiply-adds a part is not worth it.
-WORTH_A_THREAD = 500_000
-
-
-def usable_processors(cgroup: Path = _CGROUP) -> int:
-    """Processors this process may really use: the affinity mask, cut to the container's CPU quota if there is one.
-
-    Parameters
-    ----------
-    cgroup
-        Root of the control-group file system (version 2's ``cpu.max``, or version 1's two files).
-    """
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = _cpu_quota(cgroup)
-    return affinity if quota is None else max(1, min(affinity, int(quota)))
+# Waking a sleeping thread takes about 50 microseconds; below so many multiply-adds the leader works alone.
+WORTH_WAKING = 500_000
 
 
-def _cpu_quota(cgroup: Path) -> float | None:
-    try:
-        quota, period = (cgroup / "cpu.max").read_text().split()
-    except (OSError, ValueError):
-        try:
-            quota = (cgroup / "cpu" / "cpu.cfs_quota_us").read_text().strip()
-            period = (cgroup / "cpu" / "cpu.cfs_period_us").read_text().strip()
-        except OSError:
-            return None
-    try:
-        parts, whole = float(quota), float(period)
-    except ValueError:  # "max": no quota
-        return None
-    return parts / whole if parts > 0 and whole > 0 else None
+class _Worker:
+    """A thread that sleeps until it is woken for a run, takes part in it, and sleeps again."""
+
+    def __init__(self) -> None:
+        self._asleep = threading.Lock()
+        self._asleep.acquire()
+        self._job: tuple[Plan, int, U8] | None = None
+        threading.Thread(target=self._live, name="minillama", daemon=True).start()
+
+    def wake(self, job: tuple[Plan, int, U8] | None) -> None:
+        """Take part in a run of a plan, with some working memory; None: end."""
+        self._job = job
+        if self._asleep.locked():  # else it has not yet heard the last call, and will find this job
+            self._asleep.release()
+
+    def _live(self) -> None:
+        while True:
+            self._asleep.acquire()
+            job = self._job
+            if job is None:
+                return
+            plan, run, scratch = job
+            _execute(plan, 0, plan.n_operations, run, scratch)
+            # Nothing of the model may be kept alive by a sleeping thread.
+            del job, plan, scratch
+
+
+def _execute(plan: Plan, first: int, last: int, run: int, scratch: U8, times: I64 | None = None) -> None:
+    clock = 0 if times is None else times.ctypes.data
+    execute.execute(plan.address, first, last, run, scratch.ctypes.data, len(scratch), clock)
+
+
+def _end(workers: list[_Worker]) -> None:
+    for worker in workers:
+        worker.wake(None)
 
 
 class ThreadTeam:
-    """Runs kernels over ranges of items, each thread on its own contiguous part.
+    """Runs plans, and kernels over ranges of items, with several threads.
 
-    An item's result never depends on which thread computes it or on where a part begins, so the number of threads
-    changes no bits. One call runs at a time: a second Python thread that uses the same team waits for it.
+    An item's result never depends on which thread computes it or on where a range begins, so the number of threads
+    changes no bits. The calling thread leads and works too; the others sleep between runs. One run happens at a time: a
+    second Python thread that uses the same team waits. A forked child gets threads of its own.
 
     Parameters
     ----------
     n_threads
-        Threads to use, at least 1; the default is :func:`usable_processors`.
+        Threads to use, at least 1; the default is :func:`usable_processors`. More than there are processors are
+        allowed and gain nothing.
     """
 
     def __init__(self, n_threads: int | None = None) -> None:
@@ -67,10 +78,23 @@ class ThreadTeam:
         if isinstance(n_threads, bool) or not isinstance(n_threads, int) or n_threads < 1:
             raise InvalidInputError(f"threads is {n_threads!r}, a whole number of at least 1 is wanted")
         self.n_threads = n_threads
-        self._lock = threading.Lock()
-        self._scratch: list[U8] = [_aligned(0) for _ in range(n_threads)]
-        self._pool: ThreadPoolExecutor | None = None
+        self._scratch: list[U8] = [aligned(0) for _ in range(n_threads)]
+        self._runs = itertools.count(1)
+        self._new_process()
+
+    def _new_process(self) -> None:
+        """Neither threads nor the state of locks survive a fork."""
         self._process = os.getpid()
+        self._lock = threading.RLock()
+        self._workers: list[_Worker] = []
+        weakref.finalize(self, _end, self._workers).atexit = False
+
+    @property
+    def lock(self) -> threading.RLock:
+        """Held during a run; hold it longer to keep what a plan reads and writes to yourself."""
+        if self._process != os.getpid():
+            self._new_process()
+        return self._lock
 
     def run(
         self,
@@ -78,59 +102,60 @@ class ThreadTeam:
         n_items: int,
         *arguments: Any,
         scratch_bytes: int | None = None,
-        work_per_item: int = WORTH_A_THREAD,
+        work_per_item: int = WORTH_WAKING,
     ) -> None:
-        """Call ``kernel(*arguments, [scratch,] start, stop)`` so that every item from 0 to ``n_items`` is covered once.
+        """Run one kernel over ``n_items`` items; parameters are those of :class:`Operation`."""
+        if n_items:
+            self.run_operation(Operation(kernel.__name__, kernel, arguments, n_items, scratch_bytes, work_per_item))
+
+    def run_operation(self, operation: Operation) -> None:
+        """Run one operation now."""
+        if not isinstance(operation.kernel, numba.core.dispatcher.Dispatcher):  # plain Python, to be stepped through
+            with self.lock:
+                self._reserve(operation.scratch_bytes or 0)
+                scratch = () if operation.scratch_bytes is None else (self._scratch[0],)
+                operation.kernel(*operation.arguments, *scratch, 0, operation.n_items)
+            return
+        call = operation.call()
+        alone = call.work < WORTH_WAKING
+        self.run_plan(Plan([call], 1 if alone else self.n_threads), alone=alone)
+
+    def run_plan(self, plan: Plan, *, alone: bool = False, times: I64 | None = None) -> None:
+        """Run a plan to its end.
 
         Parameters
         ----------
-        kernel
-            A compiled kernel that releases the GIL.
-        n_items
-            Items to share out: rows, tokens or heads.
-        arguments
-            What every part gets.
-        scratch_bytes
-            Size of the working memory each thread hands to the kernel, if it takes any.
-        work_per_item
-            About how many multiply-adds an item takes: little work is not shared out.
+        plan
+            What to run.
+        alone
+            Wake no other threads.
+        times
+            int64 [n_operations, 2] for the monotonic clock (seconds, nanoseconds) after each operation.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            Ctrl-C came. No thread works on the plan any more; what its arrays hold is undefined.
         """
-        n_parts = min(self.n_threads, n_items, max(1, n_items * work_per_item // WORTH_A_THREAD))
-        bounds = [n_items * i // n_parts for i in range(n_parts + 1)] if n_parts else [0]
-        with self._lock:
-            if scratch_bytes is not None:
-                self._reserve(scratch_bytes)
+        with self.lock:
+            self._reserve(plan.scratch_bytes)
+            run = next(self._runs) & 0x7FFFFFFF
+            execute.start(plan.address, plan.n_operations, run)
+            try:
+                if not alone:
+                    self._wake(plan, run)
+                for start, stop in plan.segments:
+                    _execute(plan, start, stop, run, self._scratch[0], times)
+            except BaseException:
+                execute.stop(plan.address, plan.n_operations)
+                raise
 
-            def part(index: int) -> None:
-                scratch = () if scratch_bytes is None else (self._scratch[index],)
-                kernel(*arguments, *scratch, bounds[index], bounds[index + 1])
-
-            # Without a first call by one thread, all would compile the kernel at once.
-            if n_parts == 1 or (n_parts and not getattr(kernel, "signatures", True)):
-                for index in range(n_parts):
-                    part(index)
-            elif n_parts:
-                waiting = [self._threads().submit(part, index) for index in range(1, n_parts)]
-                try:
-                    part(0)
-                finally:
-                    for future in waiting:
-                        future.result()
-
-    def _threads(self) -> ThreadPoolExecutor:
-        if self._pool is None or self._process != os.getpid():  # threads do not survive a fork
-            self._pool = ThreadPoolExecutor(self.n_threads - 1, thread_name_prefix="minillama")
-            self._process = os.getpid()
-        return self._pool
+    def _wake(self, plan: Plan, run: int) -> None:
+        while len(self._workers) < self.n_threads - 1:
+            self._workers.append(_Worker())
+        for worker, scratch in zip(self._workers, self._scratch[1:], strict=True):
+            worker.wake((plan, run, scratch))
 
     def _reserve(self, size: int) -> None:
         if len(self._scratch[0]) < size:
-            self._scratch = [_aligned(size) for _ in range(self.n_threads)]
-
-
-def _aligned(size: int) -> U8:
-    """Bytes that start at a multiple of 64, in number a multiple of 64 too."""
-    padded = -(-size // _ALIGNMENT) * _ALIGNMENT
-    raw = np.zeros(padded + _ALIGNMENT, np.uint8)
-    first = -raw.ctypes.data % _ALIGNMENT
-    return raw[first : first + padded]
+            self._scratch = [aligned(size) for _ in range(self.n_threads)]

@@ -10,7 +10,7 @@ import numpy as np
 from minillama.kernels.jit import jit
 from minillama.kernels.reference.fdlibm import tanhf
 from minillama.kernels.reference.libm import exp_lane, expf
-from minillama.kernels.types import F32
+from minillama.kernels.types import F32, I64
 
 
 @jit
@@ -69,6 +69,14 @@ def add_bias(x: F32, bias: F32, out: F32, start: int, stop: int) -> None:
     for t in range(start, stop):
         for k in range(x.shape[1]):
             out[t, k] = x[t, k] + bias[k]
+
+
+@jit
+def select_rows(x: F32, rows: I64, out: F32, start: int, stop: int) -> None:
+    """``ggml_get_rows`` of float32: row ``rows[i]`` of x becomes row i."""
+    for i in range(start, stop):
+        for k in range(x.shape[1]):
+            out[i, k] = x[rows[i], k]
 
 
 @jit

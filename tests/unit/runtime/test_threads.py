@@ -1,134 +1,189 @@
-"""Sharing out work, and how many processors there are to share it among."""
+"""Sharing out the items of plans: every item once, by as many threads as are asked for."""
 
 from __future__ import annotations
 
+import gc
 import os
+import signal
 import threading
-from pathlib import Path
+import time
 
+import numba
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minillama.errors import InvalidInputError
 from minillama.runtime import threads
-from minillama.runtime.threads import ThreadTeam, usable_processors
+from minillama.runtime.atomics import add
+from minillama.runtime.plan import Operation, Plan
+from minillama.runtime.threads import ThreadTeam
 
 
+@numba.njit(nogil=True)
 def count(visits: np.ndarray, start: int, stop: int) -> None:
-    visits[start:stop] += 1
+    for i in range(start, stop):
+        add(visits.ctypes.data + 8 * i, 1)
 
 
-@given(st.integers(1, 9), st.integers(0, 50))
-def test_every_item_is_covered_once(n_threads: int, n_items: int) -> None:
-    visits = np.zeros(n_items, int)
-    ThreadTeam(n_threads).run(count, n_items, visits)
-    assert (visits == 1).all()
+@numba.njit(nogil=True)
+def reversed_double(source: np.ndarray, target: np.ndarray, start: int, stop: int) -> None:
+    for i in range(start, stop):
+        target[i] = 2 * source[-1 - i]
 
 
-def test_little_work_is_not_shared_out() -> None:
-    parts: list[tuple[int, int]] = []
+@numba.njit(nogil=True)
+def note_scratch(seen: np.ndarray, scratch: np.ndarray, start: int, stop: int) -> None:
+    scratch[0] += 1
+    for i in range(start, stop):
+        seen[i, 0], seen[i, 1] = scratch.ctypes.data, len(scratch)
 
-    def note(start: int, stop: int) -> None:
-        parts.append((start, stop))
 
-    team = ThreadTeam(4)
-    team.run(note, 8, work_per_item=1)
-    assert parts == [(0, 8)]
-    parts.clear()
-    team.run(note, 8, work_per_item=threads.WORTH_A_THREAD // 4)
-    assert sorted(parts) == [(0, 4), (4, 8)]
+def plan_of(team: ThreadTeam, *operations: Operation) -> Plan:
+    return Plan([operation.call() for operation in operations], team.n_threads)
+
+
+@settings(deadline=None)  # the first call compiles
+@given(st.integers(1, 5), st.integers(0, 200), st.sampled_from([1, 3, 16]), st.sampled_from([1, 1000, 10**7]))
+def test_every_item_is_covered_once(n_threads: int, n_items: int, granularity: int, work: int) -> None:
+    visits = np.zeros(n_items, np.int64)
+    team = ThreadTeam(n_threads)
+    team.run(count, n_items, visits, work_per_item=work)
+    if n_items:
+        operation = Operation("count", count, (visits,), n_items, work_per_item=work, granularity=granularity)
+        team.run_plan(plan_of(team, operation, operation))
+    assert (visits == 3).all()
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 3, 4, 64])
+def test_an_operation_sees_all_of_the_one_before(n_threads: int) -> None:
+    # The order is reversed, so that a thread mostly reads what another one wrote.
+    team, n = ThreadTeam(n_threads), 1000
+    arrays = np.arange(n, dtype=np.int64), np.zeros(n, np.int64)
+    steps = [Operation("reverse", reversed_double, (arrays[i % 2], arrays[1 - i % 2]), n) for i in range(40)]
+    plan = plan_of(team, *steps)
+    for _ in range(20):
+        arrays[0][:] = np.arange(n)
+        team.run_plan(plan)
+        assert (arrays[0] == (np.arange(n) << 40)).all()
 
 
 def test_each_thread_has_aligned_scratch_of_its_own() -> None:
-    seen: dict[int, np.ndarray] = {}
+    team, seen = ThreadTeam(3), np.zeros((3000, 2), np.int64)
+    team.run_plan(plan_of(team, Operation("note", note_scratch, (seen,), 3000, scratch_bytes=100)))
+    used = set(seen[:, 0].tolist())
+    assert 1 <= len(used) <= 3
+    assert all(address % 64 == 0 for address in used)
+    assert (seen[:, 1] >= 100).all()
+
+
+def test_little_work_wakes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    woken = []
+    monkeypatch.setattr(ThreadTeam, "_wake", lambda *_: woken.append(1))
+    team = ThreadTeam(4)
+    team.run(count, 8, np.zeros(8, np.int64), work_per_item=1)
+    assert not woken
+    team.run(count, 8, np.zeros(8, np.int64), work_per_item=threads.WORTH_WAKING // 8)
+    assert woken
+
+
+def test_a_plain_python_kernel_runs_where_a_debugger_can_follow() -> None:
+    seen = []
 
     def note(scratch: np.ndarray, start: int, stop: int) -> None:
-        seen[start] = scratch
+        seen.append((threading.current_thread(), len(scratch) >= 10, start, stop))
 
-    team = ThreadTeam(3)
-    team.run(note, 3, scratch_bytes=100)
-    assert len({scratch.ctypes.data for scratch in seen.values()}) == 3
-    assert all(scratch.ctypes.data % 64 == 0 and len(scratch) >= 100 for scratch in seen.values())
+    ThreadTeam(2).run(note, 5, scratch_bytes=10)
+    assert seen == [(threading.current_thread(), True, 0, 5)]
 
 
-@pytest.mark.parametrize("failing", [0, 1])
-def test_an_error_in_any_part_comes_out_and_the_team_goes_on(failing: int) -> None:
-    def fail(start: int, stop: int) -> None:
-        if start == failing:
-            raise ValueError("no")
+def test_an_error_in_a_plain_python_kernel_comes_out_and_the_team_goes_on() -> None:
+    def fail(_start: int, _stop: int) -> None:
+        raise ValueError("no")
 
-    team = ThreadTeam(2)
+    team, visits = ThreadTeam(2), np.zeros(4, np.int64)
     with pytest.raises(ValueError, match="no"):
         team.run(fail, 2)
-    visits = np.zeros(4, int)
     team.run(count, 4, visits)
     assert (visits == 1).all()
 
 
+@pytest.mark.parametrize("argument", [np.zeros((4, 4))[:, :2], 1.5, "text", True])
+def test_arguments_that_kernels_do_not_take(argument: object) -> None:
+    with pytest.raises(TypeError, match="kernels take"):
+        ThreadTeam(1).run(count, 4, argument)
+
+
 def test_two_python_threads_may_use_one_team() -> None:
-    team, running, overlaps = ThreadTeam(2), [], []
-
-    def alone(start: int, stop: int) -> None:
-        running.append(threading.get_ident())
-        overlaps.append(len(running) > 2)
-        running.pop()
-
-    users = [threading.Thread(target=lambda: [team.run(alone, 2) for _ in range(200)]) for _ in range(2)]
+    team, visits = ThreadTeam(2), np.zeros(1000, np.int64)
+    plan = plan_of(team, *[Operation("count", count, (visits,), 1000) for _ in range(5)])
+    users = [threading.Thread(target=lambda: [team.run_plan(plan) for _ in range(200)]) for _ in range(3)]
     for user in users:
         user.start()
     for user in users:
         user.join(timeout=60)
-    assert len(overlaps) == 800
-    assert not any(overlaps)
+    assert (visits == 3 * 200 * 5).all()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_gets_threads_of_its_own() -> None:
     team = ThreadTeam(2)
-    team.run(count, 4, np.zeros(4, int))
-    child = os.fork()
-    if child == 0:
-        visits = np.zeros(4, int)
-        team.run(count, 4, visits)
-        os._exit(0 if (visits == 1).all() else 1)
+    team.run(count, 4, np.zeros(4, np.int64))
+    with team.lock:  # as if another thread were computing at that moment
+        child = os.fork()
+        if child == 0:
+            visits = np.zeros(4, np.int64)
+            team.run(count, 4, visits)
+            os._exit(0 if (visits == 1).all() else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@numba.njit(nogil=True)
+def dawdle(progress: np.ndarray, start: int, stop: int) -> None:
+    for _item in range(start, stop):
+        for _ in range(20_000_000):
+            add(progress.ctypes.data, 1)
+
+
+def test_ctrl_c_stops_a_long_plan_and_all_its_threads() -> None:
+    team, progress, visits = ThreadTeam(2), np.zeros(1, np.int64), np.zeros(4, np.int64)
+    team.run(dawdle, 1, progress)  # compiled
+    dawdling = Operation("dawdle", dawdle, (progress,), 2, work_per_item=10**9)
+    plan = plan_of(team, *[dawdling] * 100)
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            team.run_plan(plan)
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    reached = progress[0]
+    assert reached < 100 * 2 * 20_000_000
+    time.sleep(0.05)
+    assert progress[0] == reached
+    team.run(count, 4, visits)
+    assert (visits == 1).all()
+
+
+def test_threads_end_with_their_team() -> None:
+    def alive() -> int:
+        return sum(thread.name == "minillama" for thread in threading.enumerate())
+
+    gc.collect()
+    before, team = alive(), ThreadTeam(3)
+    team.run(count, 4, np.zeros(4, np.int64))
+    assert alive() == before + 2
+    del team
+    gc.collect()
+    deadline = time.monotonic() + 10
+    while alive() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert alive() <= before
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "2"])
 def test_wrong_number_of_threads(wrong: object) -> None:
     with pytest.raises(InvalidInputError, match="threads is"):
         ThreadTeam(wrong)  # type: ignore[arg-type]
-
-
-def affinity(monkeypatch: pytest.MonkeyPatch, n: int) -> None:
-    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda _process: set(range(n)), raising=False)
-
-
-@pytest.mark.parametrize(
-    ("quota", "n_affinity", "expected"),
-    [("max 100000", 48, 48), ("765000 100000", 48, 7), ("50000 100000", 4, 1), ("400000 100000", 1, 1), ("junk", 3, 3)],
-)
-def test_quota_of_the_container(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, quota: str, n_affinity: int, expected: int
-) -> None:
-    affinity(monkeypatch, n_affinity)
-    (tmp_path / "cpu.max").write_text(quota + "\n")
-    assert usable_processors(tmp_path) == expected
-
-
-def test_quota_of_the_first_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    affinity(monkeypatch, 8)
-    (tmp_path / "cpu").mkdir()
-    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("250000\n")
-    (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
-    assert usable_processors(tmp_path) == 2
-    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("-1\n")
-    assert usable_processors(tmp_path) == 8
-
-
-def test_no_control_groups(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    affinity(monkeypatch, 5)
-    assert usable_processors(tmp_path / "none") == 5

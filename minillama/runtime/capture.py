@@ -1,0 +1,163 @@
+"""The captured driver: the forward pass is run once to record a plan, which is then replayed without Python.
+
+A plan fits every batch of one shape: so many tokens of so many sequences, with so many outputs. What changes from one
+batch to the next (ids, positions, blocks) is copied into arrays that the plan reads.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from minillama.kernels.registry import KernelSet
+from minillama.kernels.types import F32, I64
+from minillama.runtime.arena import Arena
+from minillama.runtime.batch import Batch
+from minillama.runtime.eager import Eager, Forward
+from minillama.runtime.operations import Operations, Watcher
+from minillama.runtime.plan import Call, Operation, Plan
+from minillama.runtime.threads import ThreadTeam
+
+# Plans kept: decoding, whole chunks, the rest of a prompt, and one to spare.
+_KEPT = 4
+
+
+@dataclass(frozen=True)
+class Value:
+    """A named result of a plan.
+
+    Attributes
+    ----------
+    name
+        Its name in the forward pass.
+    made_by
+        The operation after which it is there; a later one may use its memory again.
+    array
+        The memory.
+    """
+
+    name: str
+    made_by: int
+    array: npt.NDArray[Any]
+
+
+class Recorder(Operations):
+    """Notes operations down instead of running them; the arrays it returns hold no values yet."""
+
+    def __init__(self, kernels: KernelSet) -> None:
+        super().__init__(kernels)
+        self.arena = Arena()
+        self.calls: list[Call] = []
+        self.values: list[Value] = []
+        self.kept: list[npt.NDArray[Any]] = []
+
+    def _empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
+        return self.arena.empty(shape, dtype)
+
+    def _do(self, operation: Operation) -> None:
+        arrays = (argument for argument in operation.arguments if isinstance(argument, np.ndarray))
+        self.kept += [array for array in arrays if not self.arena.owns(array)]
+        self.calls.append(operation.call())
+
+    def _result(self, name: str, value: F32) -> F32:
+        self.values.append(Value(name, len(self.calls) - 1, self.arena.alias(value)))
+        return value
+
+
+class Captured:
+    """Records a plan for each shape of batch, and replays it.
+
+    Parameters
+    ----------
+    kernels
+        The backend's kernels.
+    team
+        Threads that run the plans.
+    """
+
+    def __init__(self, kernels: KernelSet, team: ThreadTeam) -> None:
+        self.kernels = kernels
+        self.team = team
+        self._eager = Eager(kernels, team)
+        self._plans: OrderedDict[tuple[int, ...], RecordedPass] = OrderedDict()
+
+    def run(self, forward: Forward, batch: Batch, watch: Watcher | None = None) -> F32:
+        """Run a forward pass; with a watcher, eagerly, since a plan's values are gone when it ends."""
+        if watch is not None:
+            return self._eager.run(forward, batch, watch)
+        with self.team.lock:
+            return self.recorded(forward, batch).run(batch)
+
+    def recorded(self, forward: Forward, batch: Batch) -> RecordedPass:
+        """The pass for batches like this one, recorded now if it has not been."""
+        pool = batch.pool
+        shape = (batch.n_tokens, *batch.table.shape, len(batch.outputs), id(pool), pool.n_blocks)
+        if shape not in self._plans:
+            # Keys and values have moved when the pool has grown: plans that point to the old memory are dropped.
+            for other in [other for other in self._plans if other[-2:] != shape[-2:]]:
+                del self._plans[other]
+            while len(self._plans) >= _KEPT:
+                self._plans.popitem(last=False)
+            self._plans[shape] = RecordedPass(self.kernels, self.team, forward, batch)
+        self._plans.move_to_end(shape)
+        return self._plans[shape]
+
+
+class RecordedPass:
+    """A forward pass as a plan, for batches of one shape.
+
+    Attributes
+    ----------
+    plan
+        Its operations.
+    values
+        Its named results, in the order in which they are made.
+    """
+
+    def __init__(self, kernels: KernelSet, team: ThreadTeam, forward: Forward, batch: Batch) -> None:
+        self._team = team
+        self._batch = replace(batch, **{name: getattr(batch, name).copy() for name in _BATCH_ARRAYS})
+        recorder = Recorder(kernels)
+        self._result = recorder.arena.alias(forward(recorder, self._batch))
+        self.plan, self.values = Plan(recorder.calls, team.n_threads), tuple(recorder.values)
+        self._kept = recorder.arena, recorder.kept
+
+    def run(self, batch: Batch, times: I64 | None = None) -> F32:
+        """Logits of a batch of the shape the pass was recorded for.
+
+        Parameters
+        ----------
+        batch
+            What to compute.
+        times
+            As for :meth:`ThreadTeam.run_plan`.
+        """
+        with self._team.lock:
+            self._load(batch)
+            self._team.run_plan(self.plan, times=times)
+            return self._result.copy()
+
+    def step(self, batch: Batch) -> Iterator[Value]:
+        """Run the pass one operation at a time: an iterator over its named results, each as soon as it is made.
+
+        Changing a result's array changes what follows. The result of the pass is the last value.
+        """
+        with self._team.lock:
+            self._load(batch)
+            done = 0
+            for value in self.values:
+                self._team.run_plan(Plan(self.plan.calls[done : value.made_by + 1], self._team.n_threads))
+                done = value.made_by + 1
+                yield value
+
+    def _load(self, batch: Batch) -> None:
+        for name in _BATCH_ARRAYS:
+            getattr(self._batch, name)[...] = getattr(batch, name)
+
+
+_BATCH_ARRAYS = ("ids", "position", "sequence", "table", "outputs")

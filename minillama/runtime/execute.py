@@ -1,0 +1,105 @@
+"""The loop in which the threads of a team run a plan together: jitted, without the GIL, with no Python in between.
+
+Every thread goes through the operations in order. It takes shares of the operation's items until none is left, then
+waits until all items are *finished* (not until all threads have come: a thread that has no processor, or that wakes
+late, holds nobody up). A run's number is in the upper half of each row's word ``NEXT``, the next item to take in the
+lower half; a thread that belongs to an earlier run finds another number there and leaves.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from numba import types
+
+from minillama.kernels.jit import jit
+from minillama.runtime.atomics import add, call, exchange, give_way, load, pause, replace, store
+from minillama.runtime.plan import ENTRY, FINISHED, GRAIN, N_ITEMS, NEXT, PARAMETERS, ROW_BYTES
+
+_ITEM_BITS = 32
+_ITEM_MASK = (1 << _ITEM_BITS) - 1
+# After so many looks a waiting thread lets others have the processor at every look: about 50 microseconds.
+_LOOKS = 2000
+# Where there is no such clock, times are zero.
+_CLOCK: int | None = getattr(time, "CLOCK_MONOTONIC", None)
+_clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.int64))
+HAS_CLOCK = _CLOCK is not None and os.name == "posix"
+
+
+@jit(name="plan_start")
+def start(rows: int, n_operations: int, run: int) -> None:
+    """Make all items of a plan available to the threads of a run; runs are numbered from 1."""
+    for i in range(n_operations):
+        store(rows + i * ROW_BYTES + FINISHED, 0)
+        store(rows + i * ROW_BYTES + NEXT, run << _ITEM_BITS)
+
+
+@jit(name="plan_stop")
+def stop(rows: int, n_operations: int) -> None:
+    """Take what has not been begun away from all threads, and wait until what has been begun is finished."""
+    for i in range(n_operations):
+        row = rows + i * ROW_BYTES
+        begun = min(exchange(row + NEXT, 0) & _ITEM_MASK, load(row + N_ITEMS))
+        while load(row + FINISHED) < begun:
+            give_way()
+
+
+@jit(name="plan_take")
+def _take(row: int, n_items: int, grain: int, run: int) -> int:
+    """Take the next share: its first item; ``n_items`` if there is none left, -1 if the run is over."""
+    while True:
+        word = load(row + NEXT)
+        if word >> _ITEM_BITS != run:
+            return -1
+        first = word & _ITEM_MASK
+        if first >= n_items:
+            return n_items
+        if replace(row + NEXT, word, word + min(grain, n_items - first)):
+            return first
+
+
+@jit(name="plan_wait")
+def _wait(row: int, n_items: int, run: int) -> bool:
+    """Wait until all items of an operation are finished; False if the run is over."""
+    looks = 0
+    while load(row + FINISHED) < n_items:
+        if load(row + NEXT) >> _ITEM_BITS != run:
+            return False
+        looks += 1
+        if looks < _LOOKS:
+            pause()
+        else:
+            give_way()
+    return True
+
+
+@jit(name="plan_execute")
+def execute(rows: int, first: int, last: int, run: int, scratch: int, scratch_bytes: int, times: int) -> None:
+    """Run operations ``first`` to ``last`` of a plan together with whoever else does.
+
+    Parameters
+    ----------
+    rows
+        Address of the plan's rows.
+    run
+        Number of the run, as given to :func:`start`.
+    scratch, scratch_bytes
+        This thread's working memory.
+    times
+        0, or address of two words per operation for the clock (seconds, nanoseconds) when it was finished.
+    """
+    for i in range(first, last):
+        row = rows + i * ROW_BYTES
+        entry, parameters = load(row + ENTRY), load(row + PARAMETERS)
+        n_items, grain = load(row + N_ITEMS), load(row + GRAIN)
+        item = _take(row, n_items, grain, run)
+        while 0 <= item < n_items:
+            end = min(item + grain, n_items)
+            call(entry, parameters, scratch, scratch_bytes, item, end)
+            add(row + FINISHED, end - item)
+            item = _take(row, n_items, grain, run)
+        if item < 0 or not _wait(row, n_items, run):
+            return
+        if HAS_CLOCK and times != 0:
+            _clock_gettime(_CLOCK, times + 16 * i)

@@ -1,0 +1,152 @@
+"""Operations, and plans: operations laid out in memory for the team's jitted loop."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from minillama.kernels.jit import Kernel
+from minillama.kernels.types import U8
+from minillama.runtime.entry import entry_point, kind_of, words_of
+
+ALIGNMENT = 64
+ROW_BYTES = 128
+# Words of a row; what changes while a plan runs has a cache line of its own.
+ENTRY, PARAMETERS, N_ITEMS, GRAIN = 0, 8, 16, 24
+NEXT, FINISHED = 64, 72
+
+# A share of an operation should be worth a few microseconds, in multiply-adds, and each thread should find a few.
+_WORTH_A_SHARE = 30_000
+_SHARES_PER_THREAD = 4
+# Between two stops of the leader in Python, where Ctrl-C is noticed, in multiply-adds.
+_SEGMENT_WORK = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One kernel over a range of items.
+
+    Attributes
+    ----------
+    name
+        What it computes, for profiles.
+    kernel
+        Called as ``kernel(*arguments, [scratch,] start, stop)`` for ranges that cover every item once.
+    arguments
+        C-contiguous arrays, ints and float32.
+    n_items
+        Rows, tokens or heads, at least 1.
+    scratch_bytes
+        Working memory of each thread, if the kernel takes any.
+    work_per_item
+        About how many multiply-adds an item takes.
+    granularity
+        Ranges are cut at multiples of this where possible.
+    n_bytes
+        Bytes of weights, keys and values that are read.
+    """
+
+    name: str
+    kernel: Kernel
+    arguments: tuple[Any, ...]
+    n_items: int
+    scratch_bytes: int | None = None
+    work_per_item: int = _WORTH_A_SHARE
+    granularity: int = 1
+    n_bytes: int = 0
+
+    def call(self) -> Call:
+        """The operation without its arrays, whose memory the caller keeps."""
+        kinds = tuple(kind_of(argument) for argument in self.arguments)
+        return Call(
+            name=self.name,
+            entry=entry_point(self.kernel, kinds, takes_scratch=self.scratch_bytes is not None),
+            words=tuple(word for argument in self.arguments for word in words_of(argument)),
+            n_items=self.n_items,
+            scratch_bytes=self.scratch_bytes or 0,
+            work_per_item=self.work_per_item,
+            granularity=self.granularity,
+            n_bytes=self.n_bytes,
+        )
+
+
+@dataclass(frozen=True)
+class Call:
+    """An operation as jitted code runs it: an address to call and the words it reads its arguments from."""
+
+    name: str
+    entry: int
+    words: tuple[int, ...]
+    n_items: int
+    scratch_bytes: int
+    work_per_item: int
+    granularity: int
+    n_bytes: int
+
+    @property
+    def work(self) -> int:
+        """About how many multiply-adds it takes."""
+        return self.n_items * self.work_per_item
+
+    def share(self, n_threads: int) -> int:
+        """Items that a thread takes at a time."""
+        fair = -(-self.n_items // (_SHARES_PER_THREAD * n_threads))
+        items = max(fair, -(-_WORTH_A_SHARE // max(1, self.work_per_item)))
+        return -(-items // self.granularity) * self.granularity
+
+
+class Plan:
+    """Calls as rows of words that jitted code runs without Python.
+
+    Parameters
+    ----------
+    calls
+        In the order in which they run; each sees the results of those before it.
+    n_threads
+        Threads it is laid out for. Any number may run it, with the same result.
+    """
+
+    def __init__(self, calls: Sequence[Call], n_threads: int) -> None:
+        self.calls = tuple(calls)
+        self.scratch_bytes = max((call.scratch_bytes for call in calls), default=0)
+        self.segments = _segments(calls)
+        self._parameters = np.array([word for call in calls for word in call.words] or [0], np.int64)
+        self._rows = aligned(ROW_BYTES * max(1, len(calls))).view(np.int64).reshape(-1, ROW_BYTES // 8)
+        parameters = self._parameters.ctypes.data
+        for row, call in zip(self._rows, calls, strict=False):
+            row[ENTRY // 8], row[PARAMETERS // 8] = call.entry, parameters
+            row[N_ITEMS // 8], row[GRAIN // 8] = call.n_items, call.share(n_threads)
+            parameters += 8 * len(call.words)
+
+    @property
+    def n_operations(self) -> int:
+        """Number of operations."""
+        return len(self.calls)
+
+    @property
+    def address(self) -> int:
+        """Address of the first row."""
+        return int(self._rows.ctypes.data)
+
+
+def _segments(calls: Sequence[Call]) -> list[tuple[int, int]]:
+    """Ranges of calls of about ``_SEGMENT_WORK`` each."""
+    bounds, work = [0], 0
+    for i, call in enumerate(calls, 1):
+        work += call.work
+        if work >= _SEGMENT_WORK or i == len(calls):
+            bounds.append(i)
+            work = 0
+    return list(itertools.pairwise(bounds))
+
+
+def aligned(size: int) -> U8:
+    """Bytes that start at a multiple of 64, in number a multiple of 64 too."""
+    padded = -(-size // ALIGNMENT) * ALIGNMENT
+    raw = np.zeros(padded + ALIGNMENT, np.uint8)
+    first = -raw.ctypes.data % ALIGNMENT
+    return raw[first : first + padded]
