@@ -25,13 +25,13 @@ class Arena:
     """
 
     def __init__(self) -> None:
-        self._all: list[_Memory] = []
+        self._all: dict[int, _Memory] = {}
         self._free: list[_Memory] = []
 
     @property
     def nbytes(self) -> int:
         """Bytes of all results."""
-        return sum(map(ctypes.sizeof, self._all))
+        return sum(map(ctypes.sizeof, self._all.values()))
 
     def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """An array that nobody else uses; its contents are whatever they were."""
@@ -43,7 +43,7 @@ class Arena:
     def owns(self, array: npt.NDArray[Any]) -> bool:
         """Whether an array lies in the arena."""
         base = array.base if isinstance(array.base, np.ndarray) else array
-        return any(base.base is memory for memory in self._all)
+        return id(base.base) in self._all
 
     def alias(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Another array over the same memory, which does not keep it from being used again.
@@ -61,8 +61,9 @@ class Arena:
         if not fitting:
             # The base of an array is then no array, so that views refer to the array itself and keep it in use.
             memory: Any = aligned(max(size, 1))
-            self._all.append((ctypes.c_char * max(size, 1)).from_buffer(memory))
-            return self._all[-1]
+            held: _Memory = (ctypes.c_char * max(size, 1)).from_buffer(memory)
+            self._all[id(held)] = held
+            return held
         best = min(fitting, key=ctypes.sizeof)
         self._free.remove(best)
         return best

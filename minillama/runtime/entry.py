@@ -37,7 +37,7 @@ def kind_of(argument: Any) -> Kind:
     if isinstance(argument, np.ndarray):
         if not argument.flags.c_contiguous:
             raise TypeError("kernels take C-contiguous arrays")
-        return argument.dtype.name, argument.ndim
+        return argument.dtype.str, argument.ndim
     if isinstance(argument, np.float32):
         return "float32"
     if isinstance(argument, int | np.integer) and not isinstance(argument, bool):
@@ -116,7 +116,7 @@ def entry_point(kernel: Kernel, kinds: tuple[Kind, ...], *, takes_scratch: bool)
     def entry(parameters: int, scratch: int, scratch_bytes: int, start: int, stop: int) -> None:
         kernel(*read_arguments(parameters, scratch, scratch_bytes), start, stop)
 
-    described = "_".join(kind if isinstance(kind, str) else f"{kind[0]}x{kind[1]}" for kind in kinds)
+    described = "_".join(kind if isinstance(kind, str) else f"{kind[0][1:]}x{kind[1]}" for kind in kinds)
     entry.__name__ = entry.__qualname__ = f"{kernel.__module__}.{kernel.__name__}__{described}"
     options = {"nopython": True, "error_model": "numpy"}
     function: Any = CFunc(entry, (_SIGNATURE.args, _SIGNATURE.return_type), {}, options)

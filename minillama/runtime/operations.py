@@ -55,6 +55,9 @@ class Operations(ABC):
     def __init__(self, kernels: KernelSet) -> None:
         self.kernels = kernels
         self._prefix = ""
+        # Inside a block: the last rows in the form that products take. Elsewhere the caller may change them in place.
+        self._activated: tuple[F32, GGMLType, U8] | None = None
+        self._keeps_activated = False
 
     @abstractmethod
     def _empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
@@ -71,11 +74,11 @@ class Operations(ABC):
     @contextmanager
     def block(self, index: int) -> Iterator[None]:
         """Names given inside belong to layer ``index``: ``attn_norm`` becomes ``blk.0.attn_norm``."""
-        self._prefix = f"blk.{index}."
+        self._prefix, self._keeps_activated = f"blk.{index}.", True
         try:
             yield
         finally:
-            self._prefix = ""
+            self._prefix, self._keeps_activated, self._activated = "", False, None
 
     def _named(self, name: str, value: F32) -> F32:
         return self._result(self._prefix + name, value)
@@ -106,9 +109,13 @@ class Operations(ABC):
         return self._named(name, out)
 
     def _activation(self, x: F32, type_: GGMLType, name: str) -> U8:
-        """Rows in the form that the products of a weight type take."""
+        """Rows in the form that products take; made once for products of the same rows that follow each other."""
+        if self._activated is not None and self._activated[0] is x and self._activated[1] is type_:
+            return self._activated[2]
         out = self._empty((len(x), self.kernels.activation_bytes(type_, x.shape[1])), np.uint8)
         self._run(f"{name}_quantize", self.kernels.quantize[type_], len(x), x, out, work_per_item=4 * x.shape[1])
+        if self._keeps_activated:
+            self._activated = x, type_, out
         return out
 
     def mul_mat(self, x: F32, weight: PackedMatrix, *, name: str) -> F32:

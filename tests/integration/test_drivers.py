@@ -103,6 +103,14 @@ def test_a_step_runs_no_operation_twice(tmp_path: Path, monkeypatch: pytest.Monk
     assert tuple(run) == recorded.plan.calls
 
 
+def test_products_of_an_array_that_was_changed_in_place(tmp_path: Path) -> None:
+    weight = load(tmp_path).weights["blk.0.attn_q.weight"]
+    x = np.ones((2, 256), np.float32)
+    first = x @ weight.T
+    x *= 2
+    np.testing.assert_array_equal(x @ weight.T, 2 * first)
+
+
 def test_results_outlive_the_next_call(tmp_path: Path) -> None:
     model = load(tmp_path)
     first = model.logits(IDS[:5])

@@ -168,19 +168,15 @@ def test_ctrl_c_stops_a_long_plan_and_all_its_threads() -> None:
 
 
 def test_threads_end_with_their_team() -> None:
-    def alive() -> int:
-        return sum(thread.name == "minillama" for thread in threading.enumerate())
-
-    gc.collect()
-    before, team = alive(), ThreadTeam(3)
+    before, team = set(threading.enumerate()), ThreadTeam(3)
     team.run(count, 4, np.zeros(4, np.int64))
-    assert alive() == before + 2
+    own = [thread for thread in threading.enumerate() if thread not in before]
+    assert len(own) == 2
     del team
     gc.collect()
-    deadline = time.monotonic() + 10
-    while alive() > before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert alive() <= before
+    for thread in own:
+        thread.join(timeout=10)
+        assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "2"])
