@@ -16,7 +16,7 @@ from minillama.cli.output import print_json, print_table, table, visible
 if TYPE_CHECKING:
     from minillama.verify import Level, Report
 
-_FAILED = 1
+_FAILED, _NO_VERDICT = 1, 3
 
 
 @click.command(
@@ -42,7 +42,8 @@ def verify(
 
     tensors: every tensor decoded by us and by ggml. tokens: ids of awkward texts. logits: named values, logits of every
     position and greedy tokens; bits are expected of llama.cpp's baseline build, of any other the distance is shown.
-    A level whose library is missing says how to install it. The exit code is 1 if anything differs.
+    A level whose library is missing says how to install it, and so does the verdict. The exit code is 0 if everything
+    compared is equal, 1 if anything differs, and 3 if no level came to a verdict.
     """
     from minillama.verify import LEVELS, compare
 
@@ -55,14 +56,16 @@ def verify(
         print_json(report.to_dict())
     else:
         _print(report)
-    if any(level.passed is False for level in report.levels):
-        raise click.exceptions.Exit(_FAILED)
+    if not report.passed:
+        raise click.exceptions.Exit(_NO_VERDICT if report.passed is None else _FAILED)
 
 
 def _print(report: Report) -> None:
     rows = table("level", "verdict", "result")
     for level in report.levels:
         verdict = {True: "equal", False: "DIFFERENT", None: "no verdict"}[level.passed]
+        if level.missing is not None:
+            verdict = "not run"
         rows.add_row(level.name, verdict, visible(level.missing or level.summary))
         if level.against:
             rows.add_row("", "", visible(f"against {level.against}"))
@@ -70,13 +73,7 @@ def _print(report: Report) -> None:
     for level in report.levels:
         for line in _details(level):
             click.echo(visible(line))
-    verdicts = [level.passed for level in report.levels]
-    if report.passed:
-        click.echo("verified: everything that was compared is equal")
-    elif False in verdicts:
-        click.echo("NOT verified: see the differences above")
-    else:
-        click.echo("nothing could be compared bit for bit")
+    click.echo(report.verdict)
 
 
 def _details(level: Level) -> Iterator[str]:

@@ -6,11 +6,11 @@ import math
 import os
 import secrets
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -44,19 +44,23 @@ _PLAIN_TYPES: dict[np.dtype[Any], GGMLType] = {
 }
 
 
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+
+
 @dataclass(frozen=True, slots=True)
 class _Tensor:
     name: str
     shape: tuple[int, ...]
     type: GGMLType
-    data: npt.NDArray[np.uint8]  # [nbytes]
+    nbytes: int
+    make: Callable[[], Iterable[Bytes]]  # the bytes in pieces, [n] each
 
 
 class Writer:
     """Collects metadata and tensors, then writes them to a file in one go.
 
     The file appears, or replaces an older one, only when it is complete. As a context manager the writer writes at the
-    end of the block, unless the block raised. Tensors are held by reference until then, not copied.
+    end of the block, unless the block raised. Tensors are held by reference until then, not copied, or made only then.
 
     Parameters
     ----------
@@ -137,9 +141,7 @@ class Writer:
         shape
             Shape of packed bytes in elements, rows before columns.
         """
-        if name in self._tensors:
-            raise InvalidInputError(f"tensor {quoted(name)} was added before")
-        _check_name(f"tensor {quoted(name)}", name)
+        self._check_new(name)
         array = np.frombuffer(data, np.uint8) if isinstance(data, bytes | bytearray | memoryview) else np.asarray(data)
         if shape is not None and array.dtype != np.uint8 and tuple(shape) != array.shape:
             raise InvalidInputError(
@@ -151,6 +153,31 @@ class Writer:
             self._tensors[name] = _packed_tensor(name, array, GGMLType(type), tuple(map(int, shape)))
         else:
             raise InvalidInputError(f"tensor {quoted(name)}: packed bytes found, a type and a shape wanted with them")
+
+    def add_tensor_later(
+        self, name: str, type: GGMLType, shape: Sequence[int], make: Callable[[], Iterable[Bytes]]
+    ) -> None:
+        """Add a tensor whose bytes are made while the file is written, so that they need not be in memory together.
+
+        Parameters
+        ----------
+        name
+            The tensor's name; a name can be added once.
+        type
+            Type of the elements.
+        shape
+            Shape in elements, rows before columns.
+        make
+            Called once, in the order of the tensors; gives contiguous uint8 arrays that together are the bytes.
+        """
+        self._check_new(name)
+        kind, sizes = GGMLType(type), tuple(map(int, shape))
+        self._tensors[name] = _tensor(name, sizes, kind, _packed_bytes(name, kind, sizes), make)
+
+    def _check_new(self, name: str) -> None:
+        if name in self._tensors:
+            raise InvalidInputError(f"tensor {quoted(name)} was added before")
+        _check_name(f"tensor {quoted(name)}", name)
 
     def write(self) -> Path:
         """Write the file and return its path."""
@@ -180,8 +207,13 @@ class Writer:
         if self._tensors:
             yield bytes(padded(len(header), self._alignment) - len(header))
         for tensor in self._tensors.values():
-            yield tensor.data.data
-            yield bytes(padded(tensor.data.nbytes, self._alignment) - tensor.data.nbytes)
+            made = 0
+            for piece in tensor.make():
+                made += piece.nbytes
+                yield piece.data
+            if made != tensor.nbytes:
+                raise InvalidInputError(f"tensor {quoted(tensor.name)}: {made} bytes made, {tensor.nbytes} wanted")
+            yield bytes(padded(made, self._alignment) - made)
 
     def _header(self) -> bytes:
         pieces = [MAGIC, struct.pack("<IQQ", self._version, len(self._tensors), len(self._pairs))]
@@ -194,7 +226,7 @@ class Writer:
                 encode_string("tensor name", tensor.name),
                 struct.pack(f"<I{n_dims}QIQ", n_dims, *tensor.shape[::-1], tensor.type, offset),
             )
-            offset = padded(offset + tensor.data.nbytes, self._alignment)
+            offset = padded(offset + tensor.nbytes, self._alignment)
         return b"".join(pieces)
 
 
@@ -216,22 +248,34 @@ def _plain_tensor(name: str, array: npt.NDArray[Any], wanted: GGMLType | None) -
         message = f"{array.dtype} found, packed uint8 with a shape wanted for {GGMLType(wanted).name}"
         raise InvalidInputError(f"tensor {quoted(name)}: {message}")
     little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-    return _tensor(name, array.shape, kind, little)
+    return _array_tensor(name, array.shape, kind, little)
 
 
 def _packed_tensor(name: str, array: npt.NDArray[Any], kind: GGMLType, shape: tuple[int, ...]) -> _Tensor:
+    wanted = _packed_bytes(name, kind, shape)
+    if array.nbytes != wanted:
+        message = f"{array.nbytes} bytes found, {wanted} wanted for {kind.name} {shape}"
+        raise InvalidInputError(f"tensor {quoted(name)}: {message}")
+    return _array_tensor(name, shape, kind, np.ascontiguousarray(array))
+
+
+def _packed_bytes(name: str, kind: GGMLType, shape: tuple[int, ...]) -> int:
+    """How many bytes a packed tensor has; its rows must be whole blocks."""
     columns = shape[-1] if shape else 1
     if min(shape, default=1) < 0 or columns % BLOCK_SIZE[kind]:
         wanted = f"sizes of at least 0 and rows of a multiple of {BLOCK_SIZE[kind]} elements wanted for {kind.name}"
         raise InvalidInputError(f"tensor {quoted(name)}: shape {shape} found, {wanted}")
-    wanted_bytes = math.prod(shape) // BLOCK_SIZE[kind] * TYPE_SIZE[kind]
-    if array.nbytes != wanted_bytes:
-        message = f"{array.nbytes} bytes found, {wanted_bytes} wanted for {kind.name} {shape}"
-        raise InvalidInputError(f"tensor {quoted(name)}: {message}")
-    return _tensor(name, shape, kind, np.ascontiguousarray(array))
+    return math.prod(shape) // BLOCK_SIZE[kind] * TYPE_SIZE[kind]
 
 
-def _tensor(name: str, shape: tuple[int, ...], kind: GGMLType, array: npt.NDArray[Any]) -> _Tensor:
+def _array_tensor(name: str, shape: tuple[int, ...], kind: GGMLType, array: npt.NDArray[Any]) -> _Tensor:
+    data = array.reshape(-1).view(np.uint8)
+    return _tensor(name, shape, kind, data.nbytes, lambda: (data,))
+
+
+def _tensor(
+    name: str, shape: tuple[int, ...], kind: GGMLType, nbytes: int, make: Callable[[], Iterable[Bytes]]
+) -> _Tensor:
     if len(shape) > MAX_DIMS:
         raise InvalidInputError(f"tensor {quoted(name)}: {len(shape)} dimensions found, at most {MAX_DIMS} wanted")
-    return _Tensor(name, shape, kind, array.reshape(-1).view(np.uint8))
+    return _Tensor(name, shape, kind, nbytes, make)

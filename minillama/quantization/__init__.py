@@ -2,5 +2,6 @@
 
 from minillama.quantization.arrays import dequantize, quantize
 from minillama.quantization.files import quantize_file
+from minillama.quantization.imatrix import ImportanceMatrix, read_imatrix
 
-__all__ = ["dequantize", "quantize", "quantize_file"]
+__all__ = ["ImportanceMatrix", "dequantize", "quantize", "quantize_file", "read_imatrix"]

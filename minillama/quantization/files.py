@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-import numpy as np
 import numpy.typing as npt
 
 from minillama import gguf
@@ -16,15 +15,15 @@ from minillama.kernels.layouts import LAYOUTS
 from minillama.kernels.reference.dequantize import GET_ROWS
 from minillama.kernels.types import F32, U8
 from minillama.quantization.arrays import check_finite, checked_importance, dequantize_rows, quantize_rows
-from minillama.quantization.mixes import choose_types, mix_named
+from minillama.quantization.imatrix import ImportanceMatrix
+from minillama.quantization.mixes import Mix, choose_types, mix_named
 from minillama.runtime.threads import ThreadTeam
 
 Progress = Callable[[int, int, str], None]
 
 _QUANTIZATION_VERSION = 2  # GGML_QNT_VERSION
-# Keys that say how the source was made; llama.cpp writes the first two anew, at the end.
-_REPLACED = ("general.quantization_version", "general.file_type", "general.alignment")
-_SPLIT = ("split.no", "split.count", "split.tensors.count")
+_NOT_COPIED = ("general.alignment", "split.no", "split.count", "split.tensors.count")
+_MAX_NAME_BYTES = 127
 _SLAB_VALUES = 1 << 24  # values decoded at a time: 64 MB of float32
 
 
@@ -34,14 +33,14 @@ def quantize_file(
     mix: str,
     *,
     allow_requantize: bool = False,
-    importance: Mapping[str, npt.ArrayLike] | None = None,
+    importance: Mapping[str, npt.ArrayLike] | ImportanceMatrix | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Path:
     """Write a GGUF file whose tensors have the types of a mix, equal to what llama.cpp's quantizer makes of the source.
 
-    The target appears, or replaces an older file, only when it is complete. The quantized tensors are held in memory
-    until then.
+    The target appears, or replaces an older file, only when it is complete. Tensors are written as they are made, a
+    slab at a time.
 
     Parameters
     ----------
@@ -54,7 +53,8 @@ def quantize_file(
     allow_requantize
         Convert tensors that are quantized already; their errors add up.
     importance
-        Importance of the columns of tensors, by tensor name; tensors without one are quantized without.
+        Importance of the columns of tensors, by tensor name, or a file's (`read_imatrix`), which the target's metadata
+        then names; tensors without one are quantized without.
     threads
         Threads to use; all the process may use by default.
     progress
@@ -81,22 +81,23 @@ def quantize_file(
         types = choose_types(file, chosen_mix, has_importance=importance is not None)
         for name, type_ in types.items():
             _check_conversion(file.tensors[name], type_, allow_requantize)
-        weights = {
-            name: _importance_of(file, name, numbers)
-            for name, numbers in (importance or {}).items()
-            if name in file.tensors
-        }
+        numbers = importance.values if isinstance(importance, ImportanceMatrix) else importance or {}
+        weights = {name: _importance_of(file, name, numbers[name]) for name in numbers if name in file.tensors}
         writer = Writer(target)
-        _copy_metadata(file, writer)
-        writer.add("general.quantization_version", _QUANTIZATION_VERSION, ValueType.UINT32)
-        writer.add("general.file_type", chosen_mix.file_type, ValueType.UINT32)
+        _add_metadata(file, writer, chosen_mix, importance)
         done, total = 0, sum(tensor.nbytes or 0 for tensor in file.tensors.values())
         for name, type_ in types.items():
             tensor = file.tensors[name]
-            if progress is not None:
-                progress(done, total, name)
-            data = tensor.data if type_ is tensor.type else _converted(tensor, type_, weights.get(name), team)
-            writer.add_tensor(name, data, type_, tensor.shape)
+
+            def make(tensor: TensorInfo = tensor, type_: GGMLType = type_, done: int = done) -> Iterator[U8]:
+                if progress is not None:
+                    progress(done, total, tensor.name)
+                if type_ is tensor.type:
+                    yield tensor.data.reshape(-1)
+                else:
+                    yield from _converted(tensor, type_, weights.get(tensor.name), team)
+
+            writer.add_tensor_later(name, type_, tensor.shape, make)
             done += tensor.nbytes or 0
         path = writer.write()
         if progress is not None:
@@ -132,25 +133,43 @@ def _importance_of(file: GGUFFile, name: str, numbers: npt.ArrayLike) -> F32:
         raise InvalidInputError(f"importance of tensor {name!r}: {error}") from None
 
 
-def _copy_metadata(file: GGUFFile, writer: Writer) -> None:
+def _add_metadata(
+    file: GGUFFile, writer: Writer, mix: Mix, importance: Mapping[str, npt.ArrayLike] | ImportanceMatrix | None
+) -> None:
+    """The source's metadata, then what was done, in llama.cpp's order."""
+    made_how: dict[str, int | str] = {
+        "general.quantization_version": _QUANTIZATION_VERSION,
+        "general.file_type": mix.file_type,
+    }
+    if isinstance(importance, ImportanceMatrix):
+        made_how["quantize.imatrix.file"] = _shortened(importance.path)
+        if importance.datasets:
+            made_how["quantize.imatrix.dataset"] = _shortened(importance.datasets[0])
+        made_how["quantize.imatrix.entries_count"] = len(importance.values)
+        if importance.n_chunks:
+            made_how["quantize.imatrix.chunks_count"] = importance.n_chunks
     for key, value in file.metadata.items():
-        if key not in _REPLACED and key not in _SPLIT:
+        if key not in made_how and key not in _NOT_COPIED:
             kind = file.value_type(key)
             writer.add(key, value, None if kind is ValueType.ARRAY else kind)
+    for key, value in made_how.items():
+        writer.add(key, value, ValueType.STRING if isinstance(value, str) else ValueType.UINT32)
 
 
-def _converted(tensor: TensorInfo, type_: GGMLType, importance: F32 | None, team: ThreadTeam) -> U8:
+def _shortened(text: str) -> str:
+    """The first 127 bytes, which is what llama.cpp keeps of a name."""
+    return text.encode("utf-8", "surrogateescape")[:_MAX_NAME_BYTES].decode("utf-8", "surrogateescape")
+
+
+def _converted(tensor: TensorInfo, type_: GGMLType, importance: F32 | None, team: ThreadTeam) -> Iterator[U8]:
     """All rows of a tensor in another type, a slab at a time."""
     assert tensor.type is not None
-    source, layout, n = LAYOUTS[tensor.type], LAYOUTS[type_], tensor.shape[-1]
-    packed = tensor.data
-    out = np.empty((len(packed), layout.row_bytes(n)), np.uint8)
-    step = max(1, _SLAB_VALUES // n)
+    source, layout, packed = LAYOUTS[tensor.type], LAYOUTS[type_], tensor.data
+    step = max(1, _SLAB_VALUES // tensor.shape[-1])
     try:
         for first in range(0, len(packed), step):
             rows = dequantize_rows(packed[first : first + step], source, team)
             check_finite(f"rows from {first}", rows)
-            out[first : first + step] = quantize_rows(rows, layout, importance, team)
+            yield quantize_rows(rows, layout, importance, team).reshape(-1)
     except InvalidInputError as error:
         raise InvalidInputError(f"{tensor.path}: tensor {tensor.name!r}: {error}") from None
-    return out

@@ -95,7 +95,7 @@ class Level:
     against
         What was compared with.
     passed
-        True, False, or None if the level did not run.
+        True, False, or None if there is no verdict: the level did not run, or only distances were measured.
     summary
         One line.
     missing
@@ -124,11 +124,22 @@ class Report:
     levels: list[Level] = field(default_factory=list)
 
     @property
-    def passed(self) -> bool:
-        """Whether every level that ran passed, and at least one ran."""
+    def passed(self) -> bool | None:
+        """Whether every level with a verdict passed; None if there was no verdict, so that nothing is verified."""
         verdicts = [level.passed for level in self.levels if level.passed is not None]
-        return bool(verdicts) and all(verdicts)
+        return all(verdicts) if verdicts else None
+
+    @property
+    def verdict(self) -> str:
+        """One line: what was found, and which levels could not run."""
+        found = {
+            True: "verified: everything that was compared is equal",
+            False: "NOT verified: see the differences above",
+            None: "nothing was verified: no level could be compared bit for bit",
+        }[self.passed]
+        missing = ", ".join(level.name for level in self.levels if level.missing is not None)
+        return f"{found}; not compared: {missing}" if missing else found
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {**dataclasses.asdict(self), "passed": self.passed}
+        return {**dataclasses.asdict(self), "passed": self.passed, "verdict": self.verdict}

@@ -46,6 +46,11 @@ def test_dequantize(type_, kind):
         assert_same_values(type_, packed, n, kind)
 
 
+@named([GGMLType.F16, GGMLType.BF16])
+def test_every_pattern_of_16_bits_decodes_as_in_ggml(type_):
+    assert_same_values(type_, np.arange(65536, dtype="<u2").view(np.uint8)[None], 65536)
+
+
 @pytest.mark.parametrize("kind", inputs.INPUT_KINDS)
 def test_dequantize_q8_k(kind):
     x = inputs.input_rows(kind, 50, 768, inputs.generator("packaged", kind))

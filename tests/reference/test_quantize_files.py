@@ -14,8 +14,9 @@ import pytest
 from minillama import gguf
 from minillama.gguf import BLOCK_SIZE, TYPE_SIZE, GGMLType
 from minillama.hub import pull
-from minillama.quantization import quantize_file
+from minillama.quantization import quantize_file, read_imatrix
 from minillama.quantization.mixes import MIXES
+from tests.importance_files import write_imatrix
 from tests.reference.build_llama_cpp import ensure
 from tests.tiny_models import TinyModel
 
@@ -111,6 +112,31 @@ def test_the_same_file_with_importances(name, mix, theirs, tmp_path):
     importance = importance_of(sources[name], 3)
     got = quantize_file(sources[name], tmp_path / "ours.gguf", mix, importance=importance)
     assert_same_file(got, targets[name, mix, True], f"{name} {mix} with importances")
+
+
+@pytest.mark.parametrize("mix", ["Q4_K_M", "Q5_K_S", "Q4_0"])
+def test_the_same_file_by_an_importance_file(mix, theirs, tmp_path):
+    """As ``llama-quantize --imatrix``: it divides sums by counts in float32, and says so in the metadata."""
+    source = theirs[0]["f16"]
+    sums = {name: numbers * 300 for name, numbers in importance_of(source, 3).items()}
+    counts = {name: [100 + len(name)] for name in sums}
+    path = write_imatrix(tmp_path / "imatrix.gguf", sums, counts, datasets=["wiki.txt", "code.txt"])
+    job = {
+        "source": str(source),
+        "target": str(tmp_path / "theirs.gguf"),
+        "file_type": MIXES[mix].file_type,
+        "allow_requantize": False,
+        "importance": {name: (sums[name] / np.float32(counts[name][0])).tolist() for name in sums},
+        "overrides": {
+            "quantize.imatrix.file": str(path)[:127],
+            "quantize.imatrix.dataset": "wiki.txt",
+            "quantize.imatrix.entries_count": len(sums),
+            "quantize.imatrix.chunks_count": 7,
+        },
+    }
+    run_worker([job], tmp_path)
+    got = quantize_file(source, tmp_path / "ours.gguf", mix, importance=read_imatrix(path))
+    assert_same_file(got, tmp_path / "theirs.gguf", f"{mix} by an importance file")
 
 
 @pytest.mark.real

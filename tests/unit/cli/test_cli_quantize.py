@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from minillama import gguf
 from minillama.cli import main
 from minillama.gguf import GGMLType
+from tests.importance_files import write_imatrix
 from tests.tiny_models import TinyModel
 
 
@@ -44,3 +46,15 @@ def test_unknown_mix_lists_the_known(source: Path, tmp_path: Path) -> None:
     assert done.exit_code == 2
     assert "'Q9' is not supported, supported are" in done.stderr
     assert not (tmp_path / "x.gguf").exists()
+
+
+def test_importances_come_from_a_file(source: Path, tmp_path: Path) -> None:
+    name = "blk.0.attn_q.weight"
+    path = write_imatrix(tmp_path / "imatrix.gguf", {name: np.linspace(1, 9, 256, dtype=np.float32)}, {name: [3]})
+    target = tmp_path / "q4.gguf"
+    done = CliRunner().invoke(main, ["quantize", str(source), str(target), "Q4_K_S", "--imatrix", str(path)])
+    assert done.exit_code == 0, done.stderr
+    assert gguf.open(target).metadata["quantize.imatrix.file"] == str(path)
+    missing = CliRunner().invoke(main, ["quantize", str(source), str(target), "Q4_K_S", "--imatrix", "no-such-file"])
+    assert missing.exit_code == 2
+    assert len(missing.stderr.strip().splitlines()) == 1

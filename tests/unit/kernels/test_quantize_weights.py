@@ -136,6 +136,23 @@ def test_round_trip_error(type_, data):
     assert (error <= bound * (1 + 1e-5)).all()
 
 
+# Searches give up accuracy at some values to fit the others: the largest error found by trying, and some room. By the
+# distance of the extremes, zero included; a shift of one bit in a scale is beyond all of them.
+SEARCHED_BOUNDS = {"Q2_K": 0.45, "Q3_K": 0.3, "Q4_K": 0.12, "Q5_K": 0.06, "Q6_K": 0.03, "IQ4_NL": 0.15, "IQ4_XS": 0.15}
+
+
+@named([t for t in DECODED if t.name in SEARCHED_BOUNDS])
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_round_trip_error_of_a_search(type_, data):
+    block_size = LAYOUTS[type_].block_size
+    x = data.draw(hnp.arrays(np.float32, (1, 256), elements=moderate, fill=st.nothing()))
+    blocks = x.astype(np.float64).reshape(-1, block_size)
+    error = np.abs(round_trip(type_, x).reshape(blocks.shape) - blocks).max(axis=1)
+    extremes = np.maximum(blocks.max(axis=1), 0) - np.minimum(blocks.min(axis=1), 0)
+    assert (error <= SEARCHED_BOUNDS[type_.name] * extremes).all()
+
+
 # Quantizing what was decoded gives the same bytes, where the scale can be read off the decoded values exactly.
 STABLE = [t for t in SIMPLE if t.name not in ("Q8_1", "Q4_1", "Q5_1", "Q8_K")]
 

@@ -1,11 +1,16 @@
 """``minillama.quantize`` and ``minillama.dequantize``: shapes, names, refusals."""
 
+import math
+
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import minillama as ml
 from minillama.errors import InvalidInputError, UnsupportedError
 from minillama.gguf.constants import BLOCK_SIZE, TYPE_SIZE, GGMLType
+from minillama.kernels.layouts import LAYOUTS
 from minillama.kernels.reference.dequantize import GET_ROWS
 from minillama.kernels.reference.quantize_weights import QUANTIZE_WEIGHTS
 
@@ -38,6 +43,29 @@ def test_decoding_gives_the_shape_back(type_):
     np.testing.assert_array_equal(ml.dequantize(packed.reshape(-1), type_.name, x.shape, threads=1), decoded)
     np.testing.assert_array_equal(ml.dequantize(packed[0, 1], type_.name), decoded[0, 1])
     np.testing.assert_array_equal(ml.dequantize(packed[:, ::2], type_.name), decoded[:, ::2])
+
+
+shapes = st.lists(st.integers(1, 3), min_size=0, max_size=3)
+
+
+@pytest.mark.parametrize("type_", LAYOUTS, ids=lambda t: t.name)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=shapes, n_blocks=st.integers(1, 3), seed=st.integers(0, 2**32 - 1))
+def test_blocks_survive_a_file(type_, rows, n_blocks, seed, tmp_path):
+    layout, shape = LAYOUTS[type_], (*rows, n_blocks * BLOCK_SIZE[type_])
+    size = math.prod(rows) * layout.row_bytes(shape[-1])
+    packed = np.random.default_rng(seed).integers(0, 256, size, np.uint8)
+    with ml.gguf.Writer(tmp_path / "blocks.gguf") as writer:
+        writer.add_tensor("before", np.arange(3, dtype=np.float32))
+        writer.add_tensor("blocks", packed, type_, shape)
+    with ml.gguf.open(tmp_path / "blocks.gguf") as file:
+        tensor = file.tensors["blocks"]
+        assert (tensor.type, tensor.shape) == (type_, shape)
+        assert tensor.data.shape == (math.prod(rows), layout.row_bytes(shape[-1]))
+        np.testing.assert_array_equal(tensor.data.reshape(-1), packed)
+        if type_ in GET_ROWS:
+            read, made = (ml.dequantize(data, type_.name, shape, threads=1) for data in (tensor.data, packed))
+            np.testing.assert_array_equal(read.view(np.uint32), made.view(np.uint32))
 
 
 def test_names_are_ggmls_in_any_case():

@@ -3,6 +3,8 @@
 Every byte is compared with llama.cpp's quantizer in ``tests/reference/test_quantize_files.py``.
 """
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -152,3 +154,16 @@ def test_what_minillama_runs_it_runs_quantized(tmp_path):
     ids = [5, 6, 7, 8]
     logits, quantized = (ml.load(path).logits(ids) for path in (source, target))
     assert np.corrcoef(logits.ravel(), quantized.ravel())[0, 1] > 0.98
+
+
+def test_tensors_are_not_in_memory_together(tmp_path):
+    source, size = tmp_path / "large.gguf", 1 << 21
+    with Writer(source, "llama") as writer:
+        for i in range(16):
+            writer.add_tensor_later(f"blk.{i}.x.weight", GGMLType.F16, (1024, 1024), lambda: [np.zeros(size, "u1")])
+    quantize_file(source, tmp_path / "target.gguf", "BF16")  # kernels are compiled
+    tracemalloc.start()
+    quantize_file(source, tmp_path / "target.gguf", "BF16")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10 * size  # one tensor's float32 values and their checks; all results would be 16 on top

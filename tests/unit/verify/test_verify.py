@@ -118,11 +118,20 @@ def test_a_missing_library_is_said_and_counts_neither_way(path: Path, monkeypatc
     assert verdicts == {"tensors": True, "tokens": None, "logits": None}
     assert all("pip install" in str(level.missing) for level in report.levels[1:])
     assert report.passed
+    assert report.verdict == "verified: everything that was compared is equal; not compared: tokens, logits"
     assert json.loads(json.dumps(report.to_dict()))["levels"][0]["summary"].startswith("12 of 12")
 
 
 def test_nothing_compared_is_not_a_pass() -> None:
-    assert not Report("x", [Level("tokens", missing="no library")]).passed
+    report = Report("x", [Level("tokens", missing="no library")])
+    assert report.passed is None
+    assert report.verdict == "nothing was verified: no level could be compared bit for bit; not compared: tokens"
+
+
+def test_one_difference_is_a_failure_whatever_else_is_missing() -> None:
+    report = Report("x", [Level("tensors", passed=True), Level("tokens", passed=False), Level("logits", missing="no")])
+    assert report.passed is False
+    assert report.verdict == "NOT verified: see the differences above; not compared: logits"
 
 
 def test_unknown_level() -> None:
