@@ -17,7 +17,7 @@ from minillama.gguf.constants import GGMLType
 from minillama.kernels.layouts import LAYOUTS
 from minillama.kernels.reference.attention import BLOCK
 from minillama.kernels.registry import KernelSet
-from minillama.kernels.scratch import BLOCK_BYTES, DOT_BYTES
+from minillama.kernels.scratch import BLOCK_BYTES
 from minillama.kernels.types import F32, I64, U8
 from minillama.runtime.batch import Batch
 from minillama.runtime.threads import ThreadTeam
@@ -105,10 +105,10 @@ class Eager:
         n_rows, n = weight.shape
         activation_type = LAYOUTS[weight.type].activation
         assert activation_type is not None  # weights of other types are refused when they are bound
-        activation = np.empty((len(x), LAYOUTS[activation_type].row_bytes(n)), np.uint8)
+        activation = np.empty((len(x), self.kernels.activation_bytes(activation_type, n)), np.uint8)
         self.team.run(self.kernels.quantize[activation_type], len(x), x, activation, work_per_item=8 * n)
         out = np.empty((len(x), n_rows), np.float32)
-        scratch = DOT_BYTES + 8 * len(x) * -(-n // 32)
+        scratch = self.kernels.mul_mat_scratch(weight.type, n, len(x))
         kernel = self.kernels.mul_mat[weight.type]
         self.team.run(
             kernel, n_rows, weight.packed, activation, n, out, scratch_bytes=scratch, work_per_item=n * len(x)
