@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,12 +21,27 @@ BACKENDS = ("cpu", "reference")
 
 @dataclass(frozen=True)
 class KernelSet:
-    """The kernels of one backend, by operation. Signatures are beside their definitions in ``kernels.reference``."""
+    """The kernels of one backend, by operation. Signatures are beside their definitions in ``kernels.reference``.
+
+    How a converted row is laid out is the backend's own affair: its ``mul_mat`` reads what its ``quantize`` writes.
+
+    Attributes
+    ----------
+    activation_bytes
+        ``activation_bytes(type, n)``: bytes of a row of ``n`` values converted to an activation type.
+    mul_mat_scratch
+        ``mul_mat_scratch(type, n, n_tokens)``: bytes of scratch a thread needs for a product with weights of a type.
+    mul_mat_rows
+        ``mul_mat_rows(type)``: ranges of the weight's rows are best cut at multiples of this.
+    """
 
     name: str
     get_rows: Mapping[GGMLType, Kernel]
     quantize: Mapping[GGMLType, Kernel]
+    activation_bytes: Callable[[GGMLType, int], int]
     mul_mat: Mapping[GGMLType, Kernel]
+    mul_mat_scratch: Callable[[GGMLType, int, int], int]
+    mul_mat_rows: Callable[[GGMLType], int]
     store_kv: Mapping[np.dtype[Any], Kernel]
     attention: Mapping[np.dtype[Any], Kernel]
     rms_norm: Kernel
@@ -38,18 +53,6 @@ class KernelSet:
     select_rows: Kernel
     swiglu: Kernel
 
-    def activation_bytes(self, type_: GGMLType, n: int) -> int:
-        """Bytes of ``n`` values in the form a product takes them in."""
-        return LAYOUTS[type_].row_bytes(n)
-
-    def mul_mat_scratch(self, _type: GGMLType, n: int, n_tokens: int) -> int:
-        """Working memory of a thread in a matrix product."""
-        return DOT_BYTES + 8 * n_tokens * -(-n // 32)
-
-    def mul_mat_rows(self, _type: GGMLType) -> int:
-        """Where ranges of rows are best cut."""
-        return 1
-
 
 def _reference() -> KernelSet:
     from minillama.kernels.reference import attention, dequantize, dot, elementwise, quantize, rope
@@ -58,7 +61,10 @@ def _reference() -> KernelSet:
         name="reference",
         get_rows=dequantize.GET_ROWS,
         quantize=quantize.QUANTIZE,
+        activation_bytes=lambda type_, n: LAYOUTS[type_].row_bytes(n),
         mul_mat=dot.MUL_MAT,
+        mul_mat_scratch=lambda _type, _n, _n_tokens: DOT_BYTES,
+        mul_mat_rows=lambda _type: 1,
         store_kv=attention.STORE_KV,
         attention=attention.ATTENTION,
         rms_norm=elementwise.rms_norm,
@@ -73,9 +79,18 @@ def _reference() -> KernelSet:
 
 
 def _cpu() -> KernelSet:
-    from minillama.kernels.simd import attention, mul_mat
+    from minillama.kernels.simd import activations, attention, mul_mat
 
-    return replace(_reference(), name="cpu", mul_mat=mul_mat.MUL_MAT, attention=attention.ATTENTION)
+    return replace(
+        _reference(),
+        name="cpu",
+        quantize=activations.QUANTIZE,
+        activation_bytes=activations.activation_bytes,
+        mul_mat=mul_mat.MUL_MAT,
+        mul_mat_scratch=mul_mat.mul_mat_scratch,
+        mul_mat_rows=mul_mat.mul_mat_rows,
+        attention=attention.ATTENTION,
+    )
 
 
 @functools.cache

@@ -33,7 +33,7 @@ def quantize_row_bf16(x: F32, out: U8) -> None:
 
 
 @jit
-def _quantize_32(x: F32, first: int, quants: U8, at: int) -> tuple[np.float32, np.int32]:
+def quantize_32(x: F32, first: int, quants: U8, at: int) -> tuple[np.float32, np.int32]:
     """32 values to int8 by the scale max|x| / 127; returns the scale, not yet rounded to half, and the quants' sum."""
     largest = np.float32(0)
     for j in range(32):
@@ -57,7 +57,7 @@ def quantize_row_q8_0(x: F32, out: U8) -> None:
     """``quantize_row_q8_0_ref``: quants by the unrounded scale, halves away from zero; the scale is stored as half."""
     for block in range(x.shape[0] // 32):
         start = block * _Q8_0_SIZE
-        d, _ = _quantize_32(x, block * 32, out, start + _Q8_0_QS)
+        d, _ = quantize_32(x, block * 32, out, start + _Q8_0_QS)
         store_u16(out, start + _Q8_0_D, float_to_half(d))
 
 
@@ -70,7 +70,7 @@ def quantize_row_q8_1(x: F32, out: U8) -> None:
     """``quantize_row_q8_1_ref``: as Q8_0, and ``s`` is the sum of the quants times the unrounded scale."""
     for block in range(x.shape[0] // 32):
         start = block * _Q8_1_SIZE
-        d, total = _quantize_32(x, block * 32, out, start + _Q8_1_QS)
+        d, total = quantize_32(x, block * 32, out, start + _Q8_1_QS)
         store_u16(out, start + _Q8_1_D, float_to_half(d))
         store_u16(out, start + _Q8_1_S, float_to_half(np.float32(np.float32(total) * d)))
 

@@ -42,13 +42,18 @@ def run_matrices(*, at_end: bool) -> None:
     kernels = kernel_set("cpu")
     for type_ in WEIGHT_TYPES:
         layout, rng = LAYOUTS[type_], inputs.generator("guarded", type_.name)
-        n = 3 * max(32, layout.block_size)
-        weight = guarded(inputs.packed_rows(type_, 3, n, rng), at_end=at_end)
-        x = guarded(inputs.input_rows("normal", 2, n, rng), at_end=at_end)
-        activation = guarded(inputs.quantize(kernels, layout.activation, x), at_end=at_end)
-        kernels.quantize[layout.activation](x, activation, 0, 2)
-        inputs.get_rows(kernels, type_, weight, n)
-        inputs.mul_mat(kernels, type_, weight, activation, n)
+        # Few and many rows and tokens, and blocks that are no multiple of those taken at a time.
+        for n_rows, n_tokens, n_blocks in ((3, 2, 3), (17, 1, 5), (16, 9, 3), (19, 17, 5)):
+            n = n_blocks * max(32, layout.block_size)
+            weight = guarded(inputs.packed_rows(type_, n_rows, n, rng), at_end=at_end)
+            x = guarded(inputs.input_rows("normal", n_tokens, n, rng), at_end=at_end)
+            activation = guarded(inputs.quantize(kernels, layout.activation, x), at_end=at_end)
+            kernels.quantize[layout.activation](x, activation, 0, n_tokens)
+            inputs.get_rows(kernels, type_, weight, n)
+            out = guarded(np.empty((n_tokens, n_rows), np.float32), at_end=at_end)
+            scratch = guarded(np.empty(kernels.mul_mat_scratch(type_, n, n_tokens), np.uint8), at_end=at_end)
+            weight.flags.writeable = False
+            kernels.mul_mat[type_](weight, activation, n, out, scratch, 0, n_rows)
 
 
 def run_attention(*, at_end: bool) -> None:

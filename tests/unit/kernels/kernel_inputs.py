@@ -175,9 +175,48 @@ def get_rows(
 
 def quantize(kernels: KernelSet, type_: GGMLType, x: np.ndarray) -> np.ndarray:
     """Rows converted to an activation type; what the kernel does not write would show as 0x5A."""
-    out = np.full((len(x), LAYOUTS[type_].row_bytes(x.shape[1])), _BYTE_FILL, np.uint8)
+    out = np.full((len(x), kernels.activation_bytes(type_, x.shape[1])), _BYTE_FILL, np.uint8)
     kernels.quantize[type_](np.ascontiguousarray(x), out, 0, len(x))
     return out
+
+
+def _laid_out_32(type_: GGMLType, packed: np.ndarray, n: int) -> np.ndarray:
+    layout, n_blocks = LAYOUTS[type_], n // 32
+    places = (n_blocks + 30) // 16 * 16
+    at, d_at = layout.offset("qs"), layout.offset("d")
+    blocks = np.resize(
+        packed.reshape(len(packed), n_blocks, -1).swapaxes(0, 1), (places, len(packed), layout.type_size)
+    )
+    blocks = np.ascontiguousarray(blocks.swapaxes(0, 1))  # the row begins again after its last block
+    quants = blocks[:, :, at:]
+    parts = [quants[:, :, :16], quants[:, :, 16:], blocks[:, :, d_at : d_at + 2].copy().view(np.float16)]
+    parts[2] = parts[2].astype(np.float32)
+    if type_ is GGMLType.Q8_1:
+        s_at = layout.offset("s")
+        parts.append(blocks[:, :, s_at : s_at + 2].copy().view(np.float16).astype(np.float32))
+    else:
+        sums = quants.view(np.int8).sum(-1, dtype=np.int32)
+        parts += [-offset * sums for offset in (8, 16, 128)]
+    return np.concatenate([np.ascontiguousarray(p).reshape(len(packed), -1).view(np.uint8) for p in parts], axis=1)
+
+
+def _laid_out_256(packed: np.ndarray, n: int) -> np.ndarray:
+    layout, n_rows = LAYOUTS[GGMLType.Q8_K], len(packed)
+    blocks = packed.reshape(n_rows, n // 256, layout.type_size)
+    at, sums_at = layout.offset("qs"), layout.offset("bsums")
+    quants = blocks[:, :, at:sums_at]
+    in_lanes = quants.reshape(n_rows, -1, 4, 8).swapaxes(2, 3)
+    pairs = quants.view(np.int8).astype(np.int16).reshape(n_rows, -1, 16, 2, 8).transpose(0, 1, 4, 2, 3)
+    parts = [in_lanes, pairs, blocks[:, :, sums_at:], blocks[:, :, :4]]
+    out = np.concatenate([np.ascontiguousarray(p).reshape(n_rows, -1).view(np.uint8) for p in parts], axis=1)
+    return np.pad(out, ((0, 0), (0, -out.shape[1] % 64)), constant_values=_BYTE_FILL)
+
+
+def laid_out(kernels: KernelSet, type_: GGMLType, packed: np.ndarray, n: int) -> np.ndarray:
+    """Rows of an activation type as ggml packs them, in the backend's own layout."""
+    if kernels.name == "reference" or LAYOUTS[type_].block_size == 1:
+        return packed
+    return _laid_out_256(packed, n) if type_ is GGMLType.Q8_K else _laid_out_32(type_, packed, n)
 
 
 def mul_mat(
@@ -188,11 +227,12 @@ def mul_mat(
     n: int,
     rows: tuple[int, int] | None = None,
 ) -> np.ndarray:
-    """Product with converted rows, for a range of the weight's rows; the others stay 12345."""
+    """Product with rows converted as ggml packs them, for a range of the weight's rows; the others stay 12345."""
     start, stop = rows or (0, len(weight))
     out = np.full((len(activation), len(weight)), 12345.0, np.float32)
-    scratch = np.full(DOT_BYTES + 8 * len(activation) * -(-n // 32), 0xA5, np.uint8)
-    kernels.mul_mat[type_](as_weight(weight), activation, n, out, scratch, start, stop)
+    scratch = np.full(kernels.mul_mat_scratch(type_, n, len(activation)), 0xA5, np.uint8)
+    converted = laid_out(kernels, LAYOUTS[type_].activation, activation, n)
+    kernels.mul_mat[type_](as_weight(weight), converted, n, out, scratch, start, stop)
     return out
 
 

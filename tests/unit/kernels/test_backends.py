@@ -12,12 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_inputs import (
+    ACTIVATION_TYPES,
     FINITE_WEIGHTS,
     INPUT_KINDS,
     assert_same_bits,
     attention_case,
     generator,
     input_rows,
+    laid_out,
     mul_mat,
     packed_rows,
     quantize,
@@ -46,7 +48,7 @@ def assert_same_product(type_, weight, activation, n, rows=None, label=""):
     assert_same_bits(got, want, f"{type_.name} {label}")
 
 
-@pytest.mark.parametrize("n_tokens", [1, 2, 7])
+@pytest.mark.parametrize("n_tokens", [1, 2, 7, 11])
 @pytest.mark.parametrize("n_blocks", [1, 3, 8])
 @EVERY_TYPE_OF_ITS_OWN
 def test_mul_mat_of_every_input_and_weight(type_, n_blocks, n_tokens):
@@ -55,8 +57,23 @@ def test_mul_mat_of_every_input_and_weight(type_, n_blocks, n_tokens):
         rng = generator(type_.name, n_blocks, n_tokens, kind)
         activation = quantize(REFERENCE, activation_type, input_rows(kind, n_tokens, n, rng))
         for weights in FINITE_WEIGHTS:
-            weight = packed_rows(type_, 5, n, rng, weights)
-            assert_same_product(type_, weight, activation, n, label=f"{kind} inputs, {weights} weights")
+            for n_rows in (5, 21):
+                weight = packed_rows(type_, n_rows, n, rng, weights)
+                assert_same_product(type_, weight, activation, n, label=f"{kind} inputs, {weights} weights")
+
+
+@pytest.mark.parametrize("n_blocks", [1, 3, 18])
+@pytest.mark.parametrize("type_", ACTIVATION_TYPES, ids=lambda t: t.name)
+def test_activations_are_the_references_laid_out(type_, n_blocks):
+    n = n_blocks * block_of(type_)
+    for kind in (*INPUT_KINDS, "not_finite"):
+        rng = generator(type_.name, n_blocks, kind)
+        x = input_rows("normal" if kind == "not_finite" else kind, 6, n, rng)
+        if kind == "not_finite":  # one in each row; the last row is NaNs among infinities
+            x[np.arange(5), rng.integers(0, n, 5)] = np.array([np.inf, -np.inf, np.nan, np.inf, np.nan])
+            x[5, ::3], x[5, 1::3] = np.nan, np.inf
+        want = laid_out(CPU, type_, quantize(REFERENCE, type_, x), n)
+        assert_same_bits(quantize(CPU, type_, x), want, kind)
 
 
 @EVERY_TYPE_OF_ITS_OWN
@@ -99,12 +116,13 @@ def test_mul_mat_with_scales_that_are_not_finite(type_):
     assert_same_product(type_, packed_rows(type_, 20, n, rng, "not_finite"), activation, n)
 
 
-@pytest.mark.parametrize("rows", [(0, 0), (0, 1), (3, 9), (8, 11), (10, 11), (0, 11)])
+@pytest.mark.parametrize("n_tokens", [2, 9])
+@pytest.mark.parametrize("rows", [(0, 0), (0, 1), (3, 9), (8, 31), (20, 41), (40, 41), (0, 41)])
 @EVERY_TYPE
-def test_mul_mat_of_some_rows_leaves_the_others(type_, rows):
+def test_mul_mat_of_some_rows_leaves_the_others(type_, rows, n_tokens):
     n, rng = 3 * block_of(type_), generator(type_.name, rows)
-    weight = packed_rows(type_, 11, n, rng)
-    activation = quantize(REFERENCE, LAYOUTS[type_].activation, input_rows("normal", 2, n, rng))
+    weight = packed_rows(type_, 41, n, rng)
+    activation = quantize(REFERENCE, LAYOUTS[type_].activation, input_rows("normal", n_tokens, n, rng))
     whole = mul_mat(REFERENCE, type_, weight, activation, n)
     for kernels in (CPU, REFERENCE):
         part = mul_mat(kernels, type_, weight, activation, n, rows)
@@ -115,17 +133,17 @@ def test_mul_mat_of_some_rows_leaves_the_others(type_, rows):
 @EVERY_TYPE
 def test_tokens_do_not_see_each_other(type_):
     n, rng = 3 * block_of(type_), generator(type_.name)
-    weight = packed_rows(type_, 6, n, rng)
-    activation = quantize(REFERENCE, LAYOUTS[type_].activation, input_rows("heavy", 7, n, rng))
+    weight = packed_rows(type_, 18, n, rng)
+    activation = quantize(REFERENCE, LAYOUTS[type_].activation, input_rows("heavy", 11, n, rng))
     whole = mul_mat(CPU, type_, weight, activation, n)
-    for t in range(7):
+    for t in range(11):
         assert_same_bits(mul_mat(CPU, type_, weight, activation[t : t + 1], n), whole[t : t + 1], f"token {t}")
 
 
 @settings(max_examples=150, deadline=None)
 @given(
     type_=st.sampled_from(TYPES_OF_ITS_OWN),
-    shape=st.tuples(st.integers(1, 9), st.integers(1, 6), st.integers(1, 5)),
+    shape=st.tuples(st.integers(1, 40), st.integers(1, 20), st.integers(1, 7)),
     kinds=st.tuples(st.sampled_from(INPUT_KINDS), st.sampled_from(FINITE_WEIGHTS)),
     seed=st.integers(0, 2**32),
 )
@@ -191,11 +209,12 @@ def test_attention_of_any_shape(lengths, heads, dims, dtype, data):
 
 
 def test_what_a_backend_does_not_replace_is_the_references_own():
-    # So comparing mul_mat and attention compares the backends whole.
+    # So comparing quantize, mul_mat and attention compares the backends whole.
     different = {
         field for field in vars(REFERENCE) if field != "name" and getattr(CPU, field) is not getattr(REFERENCE, field)
     }
-    assert different == {"mul_mat", "attention"}
+    sizes = {"activation_bytes", "mul_mat_scratch", "mul_mat_rows"}
+    assert different == {"quantize", "mul_mat", "attention"} | sizes
     assert CPU.mul_mat.keys() == REFERENCE.mul_mat.keys()
 
 

@@ -1,0 +1,358 @@
+"""Products with weights in blocks of 32 values, against Q8_0 and Q8_1.
+
+ggml's sum is one float sum over the blocks of a row, in order, of terms that do not depend on each other. Two kernels
+compute it, with the same bits:
+
+- ``stream``, for few tokens: rows lie one after another, so several are one stream of blocks, of which sixteen are
+  taken at a time, across the rows' ends. Their terms go to memory, and are then added up row by row.
+- ``matrix``, for many: sixteen rows are unpacked side by side, one to a lane, and used for all tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from minillama.gguf.constants import GGMLType
+from minillama.kernels import layouts
+from minillama.kernels.jit import Kernel, jit
+from minillama.kernels.layouts import BlockLayout
+from minillama.kernels.simd.activations import OFFSETS, padded_blocks
+from minillama.kernels.simd.dots import dot_bytes, sum_quads, zeros_i32x16
+from minillama.kernels.simd.lanes import (
+    gather_near_u32,
+    gather_u32,
+    gather_u64,
+    load_i8x64,
+    load_quarters,
+    load_u8x64,
+    narrow_u16,
+    prefetch,
+    set_where,
+)
+from minillama.kernels.simd.tiles import (
+    ROWS,
+    TOKENS,
+    dot_bytes_each,
+    for_each,
+    splat_each_f32,
+    splat_each_i32,
+    store_each,
+    transpose,
+    zeros_f32_tile,
+    zeros_i32_tile,
+)
+from minillama.kernels.simd.vectors import (
+    add,
+    add_number,
+    halves_to_f32,
+    keep_bits,
+    load_f32x16,
+    load_i32x16,
+    multiply,
+    shift_right,
+    store,
+    to_f32,
+)
+from minillama.kernels.types import F32, U8
+
+STREAM_ROWS = 8  # whose terms are added up side by side
+_STEP = 16  # blocks
+_GROUP = 4  # blocks unpacked at a time
+_GROUP_BYTES = _GROUP * 32 * ROWS
+_LARGEST_BLOCK = 34
+_AHEAD = 4096  # bytes between what is read and what is prefetched
+
+
+@dataclass(frozen=True)
+class Blocks32:
+    """What tells types of 32 values apart.
+
+    Parameters
+    ----------
+    layout
+        Where the fields are.
+    load_group
+        ``load_group(array, at)``: quants 0 to 15 of four blocks, and quants 16 to 31, as uint8 x 64.
+    offset
+        What was added to the quants to make them unsigned.
+    term
+        ``term(d, m, d_other, s_other, whole)`` of a block, in lanes.
+    """
+
+    layout: BlockLayout
+    load_group: Kernel
+    offset: int
+    term: Kernel
+
+
+def _make_nibbles(layout: BlockLayout) -> Kernel:
+    at_qs, size = layout.offset("qs"), layout.type_size
+
+    @jit(name=f"load_nibbles_{layout.type.name}")
+    def load_group(array: U8, at: int) -> tuple[object, object]:
+        packed = load_quarters(array, at + at_qs, size)
+        return keep_bits(packed, 15), shift_right(packed, 4)
+
+    return load_group
+
+
+def _make_five_bits(layout: BlockLayout) -> Kernel:
+    nibbles, at_qh, size = _make_nibbles(layout), layout.offset("qh"), layout.type_size
+
+    @jit(name=f"load_five_bits_{layout.type.name}")
+    def load_group(array: U8, at: int) -> tuple[object, object]:
+        low, high = nibbles(array, at)
+        low_flags, high_flags = gather_u64(array, at + at_qh, size), gather_u64(array, at + at_qh + 2, size)
+        return set_where(low, low_flags, 16), set_where(high, high_flags, 16)
+
+    return load_group
+
+
+_Q8_0_QS, _Q8_0_SIZE = layouts.Q8_0.offset("qs"), layouts.Q8_0.type_size
+
+
+@jit
+def _load_bytes(array: U8, at: int) -> tuple[object, object]:
+    low = load_quarters(array, at + _Q8_0_QS, _Q8_0_SIZE)
+    return add_number(low, 128), add_number(load_quarters(array, at + _Q8_0_QS + 16, _Q8_0_SIZE), 128)
+
+
+@jit
+def _sum_first_term(d: object, _m: object, d_other: object, _s_other: object, whole: object) -> object:
+    """As ``reference.dot_q8_0.sum_first_term``."""
+    return multiply(multiply(whole, d), d_other)
+
+
+@jit
+def _scale_first_term(d: object, _m: object, d_other: object, _s_other: object, whole: object) -> object:
+    """As ``reference.dot_q8_0.scale_first_term``."""
+    return multiply(multiply(d, d_other), whole)
+
+
+@jit
+def _minimum_term(d: object, m: object, d_other: object, s_other: object, whole: object) -> object:
+    """As ``reference.dot_q8_0.MINIMUM_TERM``."""
+    return add(multiply(multiply(d, d_other), whole), multiply(m, s_other))
+
+
+BLOCKS: dict[GGMLType, Blocks32] = {
+    blocks.layout.type: blocks
+    for blocks in (
+        Blocks32(layouts.Q4_0, _make_nibbles(layouts.Q4_0), 8, _sum_first_term),
+        Blocks32(layouts.Q4_1, _make_nibbles(layouts.Q4_1), 0, _minimum_term),
+        Blocks32(layouts.Q5_0, _make_five_bits(layouts.Q5_0), 16, _scale_first_term),
+        Blocks32(layouts.Q5_1, _make_five_bits(layouts.Q5_1), 0, _minimum_term),
+        Blocks32(layouts.Q8_0, _load_bytes, 128, _scale_first_term),
+    )
+}
+
+
+@jit
+def _scales(both: object) -> tuple[object, object]:
+    """Of sixteen blocks' first 32 bits, the scale and the 16 bits after it, which are the minimum if there is one."""
+    return halves_to_f32(narrow_u16(both)), halves_to_f32(narrow_u16(shift_right(both, 16)))
+
+
+@jit
+def _add_up(terms: F32, n_blocks: int, out: F32, first: int, n_rows: int) -> None:
+    """Sum the terms of up to eight rows, each in the order of its blocks."""
+    s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = np.float32(0)
+    for i in range(n_blocks):
+        s0 = np.float32(s0 + terms[i])
+        s1 = np.float32(s1 + terms[i + n_blocks])
+        s2 = np.float32(s2 + terms[i + 2 * n_blocks])
+        s3 = np.float32(s3 + terms[i + 3 * n_blocks])
+        s4 = np.float32(s4 + terms[i + 4 * n_blocks])
+        s5 = np.float32(s5 + terms[i + 5 * n_blocks])
+        s6 = np.float32(s6 + terms[i + 6 * n_blocks])
+        s7 = np.float32(s7 + terms[i + 7 * n_blocks])
+    for r, total in enumerate((s0, s1, s2, s3, s4, s5, s6, s7)):
+        if r < n_rows:
+            out[first + r] = total
+
+
+def _make_sixteen(blocks: Blocks32) -> Kernel:
+    """The terms of sixteen blocks that follow each other, for every token."""
+    size, load_group, term = blocks.layout.type_size, blocks.load_group, blocks.term
+    is_moved, moved_at = blocks.offset > 0, 36 + 4 * OFFSETS.index(blocks.offset) if blocks.offset else 0
+
+    @jit(name=f"sixteen_blocks_{blocks.layout.type.name}")
+    def sixteen(
+        array: U8, at: int, other: U8, row_bytes: int, n_tokens: int, places: int, block: int,
+        terms: U8, to: int, stride: int,
+    ) -> None:  # fmt: skip
+        low_0, high_0 = load_group(array, at)
+        low_1, high_1 = load_group(array, at + _GROUP * size)
+        low_2, high_2 = load_group(array, at + 2 * _GROUP * size)
+        low_3, high_3 = load_group(array, at + 3 * _GROUP * size)
+        d, m = _scales(gather_near_u32(array, at, size))
+        for line in range(0, _STEP * size, 64):
+            prefetch(array, at + _AHEAD + line)
+        for t in range(n_tokens):
+            row = t * row_bytes
+            a, b = row + 16 * block, row + 16 * (places + block)
+            z = zeros_i32x16()
+            s0 = dot_bytes(dot_bytes(z, low_0, load_i8x64(other, a)), high_0, load_i8x64(other, b))
+            s1 = dot_bytes(dot_bytes(z, low_1, load_i8x64(other, a + 64)), high_1, load_i8x64(other, b + 64))
+            s2 = dot_bytes(dot_bytes(z, low_2, load_i8x64(other, a + 128)), high_2, load_i8x64(other, b + 128))
+            s3 = dot_bytes(dot_bytes(z, low_3, load_i8x64(other, a + 192)), high_3, load_i8x64(other, b + 192))
+            whole = sum_quads(s0, s1, s2, s3)
+            if is_moved:
+                whole = add(whole, load_i32x16(other, row + moved_at * places + 4 * block))
+            d_other = load_f32x16(other, row + 32 * places + 4 * block)
+            s_other = load_f32x16(other, row + 36 * places + 4 * block)
+            store(terms, to + t * stride, term(d, m, d_other, s_other, to_f32(whole)))
+
+    return sixteen
+
+
+def _make_stream(blocks: Blocks32) -> Kernel:
+    size, sixteen = blocks.layout.type_size, _make_sixteen(blocks)
+
+    @jit(name=f"stream_{blocks.layout.type.name}")
+    def stream(weight: U8, activation: U8, n: int, out: F32, scratch: U8, start: int, stop: int) -> None:
+        n_blocks, places = n // 32, padded_blocks(n)
+        n_tokens, row_bytes = activation.shape
+        flat, other = weight.reshape(-1), activation.reshape(-1)
+        rest, terms = scratch[: _STEP * _LARGEST_BLOCK], scratch[_STEP * _LARGEST_BLOCK :]
+        stride = 4 * (STREAM_ROWS * n_blocks + _STEP)
+        for first in range(start, stop, STREAM_ROWS):
+            n_rows = min(STREAM_ROWS, stop - first)
+            for block in range(0, n_rows * n_blocks, _STEP):
+                at, left = (first * n_blocks + block) * size, n_rows * n_blocks - block
+                if left >= _STEP:
+                    sixteen(flat, at, other, row_bytes, n_tokens, places, block % n_blocks, terms, 4 * block, stride)
+                else:  # a copy of the last blocks, so that nothing after them is read
+                    rest[: left * size] = flat[at : at + left * size]
+                    sixteen(rest, 0, other, row_bytes, n_tokens, places, block % n_blocks, terms, 4 * block, stride)
+            for t in range(n_tokens):
+                _add_up(terms[t * stride : (t + 1) * stride].view(np.float32), n_blocks, out[t], first, n_rows)
+
+    return stream
+
+
+def _make_unpack(blocks: Blocks32) -> Kernel:
+    """Sixteen rows side by side: for every four quants of a block the bytes of each row, and each row's scales."""
+    size, load_group = blocks.layout.type_size, blocks.load_group
+
+    @jit(name=f"unpack_rows_{blocks.layout.type.name}")
+    def unpack(flat: U8, first: int, n_blocks: int, staging: U8, tile: U8, scales: U8, mins: U8) -> None:
+        rest = staging[128 * ROWS :]
+        for block in range(0, n_blocks, _GROUP):
+            for r in range(ROWS):
+                at = ((first + r) * n_blocks + block) * size
+                if n_blocks - block >= _GROUP:
+                    low, high = load_group(flat, at)
+                else:
+                    left = (n_blocks - block) * size
+                    rest[:left] = flat[at : at + left]
+                    low, high = load_group(rest, 0)
+                store(staging, 128 * r, low)
+                store(staging, 128 * r + 64, high)
+            transpose(staging, 0, 128, tile, block // _GROUP * _GROUP_BYTES)
+            transpose(staging, 64, 128, tile, block // _GROUP * _GROUP_BYTES + _GROUP_BYTES // 2)
+        for block in range(n_blocks):
+            d, m = _scales(gather_u32(flat, (first * n_blocks + block) * size, n_blocks * size))
+            store(scales, 64 * block, d)
+            store(mins, 64 * block, m)
+
+    return unpack
+
+
+def _make_tile_of_tokens(blocks: Blocks32) -> Kernel:
+    """The products of the unpacked rows with ``TOKENS`` tokens."""
+    term = blocks.term
+    is_moved, moved_at = blocks.offset > 0, 36 + 4 * OFFSETS.index(blocks.offset) if blocks.offset else 0
+
+    @jit(name=f"tile_of_tokens_{blocks.layout.type.name}")
+    def products(
+        tile: U8, scales: U8, mins: U8, other: U8, row: int, stride: int, n_blocks: int, places: int
+    ) -> object:
+        totals = zeros_f32_tile()
+        for block in range(n_blocks):
+            whole = zeros_i32_tile()
+            if is_moved:
+                whole = splat_each_i32(other, row + moved_at * places + 4 * block, stride)
+            at = block // _GROUP * _GROUP_BYTES + block % _GROUP * (4 * ROWS * 4)
+            for i in range(4):
+                quants = row + 16 * block + 4 * i
+                whole = dot_bytes_each(whole, load_u8x64(tile, at + 64 * i), other, quants, stride)
+                whole = dot_bytes_each(
+                    whole, load_u8x64(tile, at + _GROUP_BYTES // 2 + 64 * i), other, quants + 16 * places, stride
+                )
+            d, m = for_each(load_f32x16(scales, 64 * block)), for_each(load_f32x16(mins, 64 * block))
+            d_other = splat_each_f32(other, row + 32 * places + 4 * block, stride)
+            s_other = splat_each_f32(other, row + 36 * places + 4 * block, stride)
+            totals = add(totals, term(d, m, d_other, s_other, to_f32(whole)))
+        return totals
+
+    return products
+
+
+def _make_matrix(blocks: Blocks32) -> Kernel:
+    unpack, products = _make_unpack(blocks), _make_tile_of_tokens(blocks)
+
+    @jit(name=f"matrix_{blocks.layout.type.name}")
+    def matrix(weight: U8, activation: U8, n: int, out: F32, scratch: U8, start: int, stop: int) -> None:
+        n_blocks, places = n // 32, padded_blocks(n)
+        n_tokens, row_bytes = activation.shape
+        flat, other = weight.reshape(-1), activation.reshape(-1)
+        groups = -(-n_blocks // _GROUP)
+        staging, rest = scratch[: 128 * ROWS + 192], scratch[128 * ROWS + 192 :]
+        edge, rest = rest[: 4 * ROWS * TOKENS], rest[4 * ROWS * TOKENS :]
+        tile, rest = rest[: groups * _GROUP_BYTES], rest[groups * _GROUP_BYTES :]
+        scales, mins = rest[: 64 * n_blocks], rest[64 * n_blocks : 128 * n_blocks]
+        for begin in range(start, stop, ROWS):
+            first = min(begin, weight.shape[0] - ROWS)
+            unpack(flat, first, n_blocks, staging, tile, scales, mins)
+            for next_token in range(0, n_tokens, TOKENS):
+                token = min(next_token, n_tokens - TOKENS)
+                totals = products(tile, scales, mins, other, token * row_bytes, row_bytes, n_blocks, places)
+                if begin == first and begin + ROWS <= stop:
+                    store_each(out, 4 * (token * out.shape[1] + first), 4 * out.shape[1], totals)
+                else:
+                    store_each(edge, 0, 4 * ROWS, totals)
+                    copy_rows(edge, out, token, first, begin, min(begin + ROWS, stop))
+
+    return matrix
+
+
+@jit
+def copy_rows(edge: U8, out: F32, token: int, first: int, start: int, stop: int) -> None:
+    """Of a tile whose lanes begin at row ``first``, write rows ``start`` to ``stop``."""
+    values = edge.view(np.float32)
+    for t in range(TOKENS):
+        for r in range(start, stop):
+            out[token + t, r] = values[t * ROWS + r - first]
+
+
+def mul_mat_scratch(n: int, n_tokens: int) -> int:
+    """Bytes of scratch that the kernels need."""
+    n_blocks = n // 32
+    stream = _STEP * _LARGEST_BLOCK + MATRIX_TOKENS * 4 * (STREAM_ROWS * n_blocks + _STEP)
+    matrix = 128 * ROWS + 192 + 4 * ROWS * TOKENS + -(-n_blocks // _GROUP) * _GROUP_BYTES + 128 * n_blocks
+    return max(stream, matrix)
+
+
+MATRIX_TOKENS = 8  # from so many on, the matrix kernel
+
+
+def _make_mul_mat(blocks: Blocks32) -> Kernel:
+    stream, matrix = _make_stream(blocks), _make_matrix(blocks)
+
+    @jit(name=f"simd_mul_mat_{blocks.layout.type.name}")
+    def mul_mat(weight: U8, activation: U8, n: int, out: F32, scratch: U8, start: int, stop: int) -> None:
+        n_tokens = activation.shape[0]
+        if n_tokens >= MATRIX_TOKENS and weight.shape[0] >= ROWS:
+            matrix(weight, activation, n, out, scratch, start, stop)
+        else:
+            for t in range(0, n_tokens, MATRIX_TOKENS):
+                few = min(n_tokens, t + MATRIX_TOKENS)
+                stream(weight, activation[t:few], n, out[t:few], scratch, start, stop)
+
+    return mul_mat
+
+
+MUL_MAT: dict[GGMLType, Kernel] = {type_: _make_mul_mat(blocks) for type_, blocks in BLOCKS.items()}

@@ -1,0 +1,96 @@
+"""Sums of integer products in vector lanes: one operation, lowered to what the machine has.
+
+``dot_bytes`` and ``dot_pairs`` are exact: nothing saturates, whatever the operands.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import llvmlite.binding
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+
+from minillama.kernels.simd.vectors import Codegen, Vector, _indices, _llvm, intrinsic
+
+_INTEGER = ir.IntType(32)
+_FEATURES = llvmlite.binding.get_host_cpu_features()
+
+
+def _call(builder: Any, name: str, result: ir.Type, arguments: list[Any]) -> Any:
+    signature = ir.FunctionType(result, [argument.type for argument in arguments])
+    return builder.call(cgutils.get_or_insert_function(builder.module, signature, name), arguments)
+
+
+def _every(builder: Any, vector: Any, first: int, step: int) -> Any:
+    """Lanes first, first + step, ... of an LLVM vector."""
+    undefined = ir.Constant(vector.type, ir.Undefined)
+    return builder.shuffle_vector(vector, undefined, _indices(range(first, vector.type.count, step)))
+
+
+def _widened_sum(builder: Any, total: Any, products: Any, parts: int) -> Any:
+    """``total`` plus neighbouring ``parts`` of the products, widened to 32 bits."""
+    for part in range(parts):
+        total = builder.add(total, builder.sext(_every(builder, products, part, parts), total.type))
+    return total
+
+
+def dot_bytes_code(builder: Any, total: Any, unsigned: Any, signed: Any) -> Any:
+    """LLVM code that adds to each 32-bit lane four products of an unsigned and a signed byte."""
+    if total.type.count == 16 and _FEATURES.get("avx512vnni"):
+        return _call(builder, "llvm.x86.avx512.vpdpbusd.512", total.type, [total, unsigned, signed])
+    # A product of an unsigned and a signed byte fits 16 bits.
+    wide = ir.VectorType(ir.IntType(16), unsigned.type.count)
+    products = builder.mul(builder.zext(unsigned, wide), builder.sext(signed, wide))
+    return _widened_sum(builder, total, products, 4)
+
+
+def dot_pairs_code(builder: Any, total: Any, left: Any, right: Any) -> Any:
+    """LLVM code that adds to each 32-bit lane two products of signed 16-bit integers."""
+    if total.type.count == 16 and _FEATURES.get("avx512vnni"):
+        return _call(builder, "llvm.x86.avx512.vpdpwssd.512", total.type, [total, left, right])
+    wide = ir.VectorType(_INTEGER, left.type.count)
+    return _widened_sum(builder, total, builder.mul(builder.sext(left, wide), builder.sext(right, wide)), 2)
+
+
+def _make_dot(code: Any) -> Any:
+    @intrinsic
+    def dot(_typing: Any, total: Vector, left: Vector, right: Vector) -> tuple[Any, Codegen]:
+        def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            return code(builder, *arguments)
+
+        return total(total, left, right), codegen
+
+    return dot
+
+
+# dot_bytes(total: int32 x N, unsigned: uint8 x 4N, signed: int8 x 4N); dot_pairs(total: int32 x N, int16 x 2N, same).
+dot_bytes, dot_pairs = _make_dot(dot_bytes_code), _make_dot(dot_pairs_code)
+
+
+@intrinsic
+def sum_quads(_typing: Any, first: Vector, second: Vector, third: Vector, fourth: Vector) -> tuple[Any, Codegen]:
+    """Sums of each four neighbouring lanes of four vectors, one vector's after another's."""
+
+    def pairs(builder: Any, left: Any, right: Any) -> Any:
+        lanes = 2 * left.type.count
+        even, odd = (builder.shuffle_vector(left, right, _indices(range(i, lanes, 2))) for i in range(2))
+        return builder.add(even, odd)
+
+    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        a, b, c, d = arguments
+        return pairs(builder, pairs(builder, a, b), pairs(builder, c, d))
+
+    return first(first, second, third, fourth), codegen
+
+
+@intrinsic
+def zeros_i32x16(_typing: Any) -> tuple[Any, Codegen]:
+    """Sixteen zeros."""
+    vector = Vector(types.int32, 16)
+
+    def codegen(_context: Any, _builder: Any, _signature: Any, _arguments: Any) -> Any:
+        return ir.Constant(_llvm(vector), None)
+
+    return vector(), codegen

@@ -1,0 +1,202 @@
+"""Vector lanes from and to places apart in memory, made narrower, or looked at as another type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+
+from minillama.kernels.simd.vectors import (
+    Codegen,
+    Vector,
+    _address,
+    _indices,
+    _llvm,
+    _make_load,
+    _make_splat,
+    _splat,
+    intrinsic,
+)
+
+_BYTE, _INDEX, _OFFSET = ir.IntType(8), ir.IntType(32), ir.IntType(64)
+_GATHERED = 16
+
+i8x64, u8x64, i16x32 = Vector(types.int8, 64), Vector(types.uint8, 64), Vector(types.int16, 32)
+i32x16, u32x16 = Vector(types.int32, 16), Vector(types.uint32, 16)
+load_i8x64, load_u8x64, load_i16x32 = _make_load(i8x64), _make_load(u8x64), _make_load(i16x32)
+splat_i32x16 = _make_splat(i32x16)
+
+
+def joined(builder: Any, parts: list[Any]) -> Any:
+    """LLVM vectors one after another, their number a power of two."""
+    while len(parts) > 1:
+        lanes = _indices(range(2 * parts[0].type.count))
+        parts = [builder.shuffle_vector(a, b, lanes) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
+
+
+def after(builder: Any, place: Any, index: int) -> Any:
+    """Array and offset of the ``index``-th item of (array, offset, stride)."""
+    array, offset, stride = place
+    return array, builder.add(offset, builder.mul(stride, ir.Constant(_OFFSET, index)))
+
+
+def load_code(context: Any, builder: Any, array_type: Any, place: Any, type_: ir.Type) -> Any:
+    """LLVM code that loads from (array, offset), whatever the alignment."""
+    value = builder.load(_address(context, builder, array_type, place, type_))
+    value.align = 1
+    return value
+
+
+@intrinsic
+def gather_u32(_typing: Any, array: Any, _offset: Any, _stride: Any) -> tuple[Any, Codegen]:
+    """Sixteen 32-bit integers, ``stride`` bytes apart."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        value = ir.Constant(_llvm(i32x16), ir.Undefined)
+        for i in range(_GATHERED):
+            place = after(builder, arguments, i)
+            number = load_code(context, builder, signature.args[0], place, _INDEX)
+            value = builder.insert_element(value, number, ir.Constant(_INDEX, i))
+        return value
+
+    return u32x16(array, types.int64, types.int64), codegen
+
+
+@intrinsic
+def gather_near_u32(_typing: Any, array: Any, _offset: Any, _stride: Any) -> tuple[Any, Codegen]:
+    """As ``gather_u32``, where all bytes between the integers and eight strides of 18 or more may be read.
+
+    A lane is blended out of eight that are loaded at once, which takes no shuffle.
+    """
+    eight = ir.VectorType(_INDEX, 8)
+
+    def half(context: Any, builder: Any, array_type: Any, place: Any) -> Any:
+        array, offset, stride = place
+        less = builder.sub(stride, ir.Constant(_OFFSET, 4))
+        value = ir.Constant(eight, ir.Undefined)
+        for i in range(8):
+            loaded = load_code(context, builder, array_type, after(builder, (array, offset, less), i), eight)
+            value = builder.shuffle_vector(value, loaded, _indices([8 + j if j == i else j for j in range(8)]))
+        return value
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array, offset, stride = arguments
+        second = builder.add(offset, builder.mul(stride, ir.Constant(_OFFSET, 8)))
+        return joined(
+            builder, [half(context, builder, signature.args[0], (array, at, stride)) for at in (offset, second)]
+        )
+
+    return u32x16(array, types.int64, types.int64), codegen
+
+
+@intrinsic
+def load_quarters(_typing: Any, array: Any, _offset: Any, _stride: Any) -> tuple[Any, Codegen]:
+    """Four times sixteen bytes, ``stride`` bytes apart: uint8 x 64."""
+    quarter = _llvm(Vector(types.uint8, 16))
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        parts = [
+            load_code(context, builder, signature.args[0], after(builder, arguments, i), quarter) for i in range(4)
+        ]
+        return joined(builder, parts)
+
+    return u8x64(array, types.int64, types.int64), codegen
+
+
+@intrinsic
+def gather_u64(_typing: Any, array: Any, _offset: Any, _stride: Any) -> tuple[Any, Codegen]:
+    """Four 16-bit integers, ``stride`` bytes apart, the first lowest."""
+    whole = ir.IntType(64)
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        bits = ir.Constant(whole, 0)
+        for i in range(4):
+            part = load_code(context, builder, signature.args[0], after(builder, arguments, i), ir.IntType(16))
+            bits = builder.or_(bits, builder.shl(builder.zext(part, whole), ir.Constant(whole, 16 * i)))
+        return bits
+
+    return types.uint64(array, types.int64, types.int64), codegen
+
+
+@intrinsic
+def set_where(_typing: Any, vector: Vector, _flags: Any, _bits: Any) -> tuple[Any, Codegen]:
+    """The bytes (uint8 x 64), with ``bits`` set in those whose flag, a bit of a 64-bit integer, is set."""
+
+    def codegen(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        value, flags, bits = arguments
+        mask = builder.bitcast(flags, ir.VectorType(ir.IntType(1), 64))
+        number = context.cast(builder, bits, types.int64, types.uint8)
+        return builder.select(mask, builder.or_(value, _splat(builder, number, vector)), value)
+
+    return vector(vector, types.uint64, types.int64), codegen
+
+
+@intrinsic
+def scatter_32(_typing: Any, array: Any, _offset: Any, _stride: Any, vector: Vector) -> tuple[Any, Codegen]:
+    """Write 32-bit lanes ``stride`` bytes apart."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        *place, value = arguments
+        for i in range(vector.lanes):
+            number = builder.extract_element(value, ir.Constant(ir.IntType(32), i))
+            to = _address(context, builder, signature.args[0], after(builder, place, i), number.type)
+            builder.store(number, to).align = 1
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, types.int64, vector), codegen
+
+
+@intrinsic
+def prefetch(_typing: Any, array: Any, _offset: Any) -> tuple[Any, Codegen]:
+    """Ask for the cache line at a byte offset, which may lie outside the array."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        address = _address(context, builder, signature.args[0], arguments, _BYTE)
+        kind = [ir.Constant(ir.IntType(32), number) for number in (0, 3, 1)]  # to read, keep, data
+        signature = ir.FunctionType(ir.VoidType(), [address.type, *(number.type for number in kind)])
+        function = builder.module.globals.get("llvm.prefetch.p0") or ir.Function(
+            builder.module, signature, "llvm.prefetch.p0"
+        )
+        builder.call(function, [address, *kind])
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), codegen
+
+
+def _make_narrow(element: Any) -> Any:
+    """The lowest bits of every lane."""
+
+    @intrinsic
+    def narrow(_typing: Any, vector: Vector) -> tuple[Any, Codegen]:
+        target = Vector(element, vector.lanes)
+
+        def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            return builder.trunc(arguments[0], _llvm(target))
+
+        return target(vector), codegen
+
+    return narrow
+
+
+narrow_i8, narrow_i16, narrow_u16 = _make_narrow(types.int8), _make_narrow(types.int16), _make_narrow(types.uint16)
+
+
+def _make_reinterpret(element: Any) -> Any:
+    """The same bits as lanes of another width."""
+
+    @intrinsic
+    def reinterpret(_typing: Any, vector: Vector) -> tuple[Any, Codegen]:
+        target = Vector(element, vector.lanes * vector.element.bitwidth // element.bitwidth)
+
+        def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            return builder.bitcast(arguments[0], _llvm(target))
+
+        return target(vector), codegen
+
+    return reinterpret
+
+
+bytes_as_i8, bytes_as_u8 = _make_reinterpret(types.int8), _make_reinterpret(types.uint8)
+pairs_as_i16, words_as_i32 = _make_reinterpret(types.int16), _make_reinterpret(types.int32)

@@ -1,0 +1,145 @@
+"""Register tiles: sixteen rows of a weight in the lanes, times several tokens, as one wide vector.
+
+Lane ``16 * t + r`` of a tile belongs to token t and row r. LLVM splits such a vector into registers; arithmetic on it
+is that of ``simd.vectors``. Here is what treats the tokens apart: each finds its data ``stride`` bytes after the last.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+
+from minillama.kernels.simd.dots import dot_bytes_code, dot_pairs_code
+from minillama.kernels.simd.lanes import after, joined, load_code
+from minillama.kernels.simd.vectors import Codegen, Vector, _address, _indices, _llvm, _llvm_element, _splat, intrinsic
+
+ROWS = 16  # of a weight, in the lanes
+TOKENS = 8  # of a tile
+_OFFSET = ir.IntType(64)
+
+i32_tile, f32_tile = Vector(types.int32, ROWS * TOKENS), Vector(types.float32, ROWS * TOKENS)
+
+
+def _part(builder: Any, tile: Any, token: int) -> Any:
+    return builder.shuffle_vector(
+        tile, ir.Constant(tile.type, ir.Undefined), _indices(range(ROWS * token, ROWS * token + ROWS))
+    )
+
+
+def _make_splat_each(tile: Vector) -> Any:
+    """A number of each token's for all its rows: ``splat_each(array, offset, stride)``."""
+    part = Vector(tile.element, ROWS)
+
+    @intrinsic
+    def splat_each(_typing: Any, array: Any, _offset: Any, _stride: Any) -> tuple[Any, Codegen]:
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            def number(token: int) -> Any:
+                place = after(builder, arguments, token)
+                return load_code(context, builder, signature.args[0], place, _llvm_element(tile.element))
+
+            return joined(builder, [_splat(builder, number(t), part) for t in range(TOKENS)])
+
+        return tile(array, types.int64, types.int64), codegen
+
+    return splat_each
+
+
+splat_each_i32, splat_each_f32 = _make_splat_each(i32_tile), _make_splat_each(f32_tile)
+
+
+@intrinsic
+def for_each(_typing: Any, rows: Vector) -> tuple[Any, Codegen]:
+    """The same sixteen numbers for every token."""
+    tile = Vector(rows.element, ROWS * TOKENS)
+
+    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return joined(builder, [arguments[0]] * TOKENS)
+
+    return tile(rows), codegen
+
+
+def _make_zeros(tile: Vector) -> Any:
+    @intrinsic
+    def zeros(_typing: Any) -> tuple[Any, Codegen]:
+        def codegen(_context: Any, _builder: Any, _signature: Any, _arguments: Any) -> Any:
+            return ir.Constant(_llvm(tile), None)
+
+        return tile(), codegen
+
+    return zeros
+
+
+zeros_i32_tile, zeros_f32_tile = _make_zeros(i32_tile), _make_zeros(f32_tile)
+
+
+def _make_dot_each(code: Any) -> Any:
+    """``dot_each(total: tile, rows, array, offset, stride)``: a token's four bytes times those of every row, added."""
+
+    @intrinsic
+    def dot_each(_t: Any, total: Vector, rows: Vector, array: Any, _o: Any, _s: Any) -> tuple[Any, Codegen]:
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            tile, weights, *place = arguments
+
+            def dots(token: int) -> Any:
+                four = load_code(context, builder, signature.args[2], after(builder, place, token), ir.IntType(32))
+                same = _splat(builder, four, Vector(types.int32, ROWS))
+                return code(builder, _part(builder, tile, token), weights, builder.bitcast(same, weights.type))
+
+            return joined(builder, [dots(t) for t in range(TOKENS)])
+
+        return total(total, rows, array, types.int64, types.int64), codegen
+
+    return dot_each
+
+
+dot_bytes_each, dot_pairs_each = _make_dot_each(dot_bytes_code), _make_dot_each(dot_pairs_code)
+
+
+@intrinsic
+def store_each(_typing: Any, array: Any, _offset: Any, _stride: Any, tile: Vector) -> tuple[Any, Codegen]:
+    """Write each token's sixteen numbers."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        *place, value = arguments
+        for token in range(TOKENS):
+            part = _part(builder, value, token)
+            to = _address(context, builder, signature.args[0], after(builder, place, token), part.type)
+            builder.store(part, to).align = 1
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, types.int64, tile), codegen
+
+
+def _interleaved(builder: Any, rows: list[Any], width: int) -> list[Any]:
+    """One stage of a transposition: exchanges the off-diagonal squares of ``width`` lanes of rows ``width`` apart."""
+    out = list(rows)
+    first = [i if not i & width else ROWS + i - width for i in range(ROWS)]
+    second = [i + width if not i & width else ROWS + i for i in range(ROWS)]
+    for i in range(ROWS):
+        if not i & width:
+            a, b = rows[i], rows[i + width]
+            out[i] = builder.shuffle_vector(a, b, _indices(first))
+            out[i + width] = builder.shuffle_vector(a, b, _indices(second))
+    return out
+
+
+@intrinsic
+def transpose(_typing: Any, array: Any, _offset: Any, _stride: Any, out: Any, _at: Any) -> tuple[Any, Codegen]:
+    """Sixteen rows of sixteen 32-bit lanes, ``stride`` bytes apart, to sixteen columns, one after another."""
+    row = Vector(types.int32, ROWS)
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        *place, to, at = arguments
+        rows = [
+            load_code(context, builder, signature.args[0], after(builder, place, i), _llvm(row)) for i in range(ROWS)
+        ]
+        for width in (8, 4, 2, 1):
+            rows = _interleaved(builder, rows, width)
+        for i, column in enumerate(rows):
+            target = after(builder, (to, at, ir.Constant(_OFFSET, 4 * ROWS)), i)
+            builder.store(column, _address(context, builder, signature.args[3], target, column.type)).align = 1
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, types.int64, out, types.int64), codegen
