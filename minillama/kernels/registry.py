@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +27,8 @@ class KernelSet:
     mul_mat: Mapping[GGMLType, Kernel]
     store_kv: Mapping[np.dtype[Any], Kernel]
     attention: Mapping[np.dtype[Any], Kernel]
+    attention_items: Callable[[int, int], int]
+    attention_scratch: Callable[[int, int], int]
     rms_norm: Kernel
     rope_table: Kernel
     rope_norm: Kernel
@@ -46,6 +48,8 @@ def _reference() -> KernelSet:
         mul_mat=dot.MUL_MAT,
         store_kv=attention.STORE_KV,
         attention=attention.ATTENTION,
+        attention_items=attention.attention_items,
+        attention_scratch=attention.attention_scratch,
         rms_norm=elementwise.rms_norm,
         rope_table=rope.rope_table,
         rope_norm=rope.rope_norm,
@@ -57,9 +61,23 @@ def _reference() -> KernelSet:
 
 
 def _cpu() -> KernelSet:
-    from minillama.kernels.simd import attention, mul_mat
+    from minillama.kernels.simd import attention, elementwise, mul_mat, rope, store_kv
 
-    return replace(_reference(), name="cpu", mul_mat=mul_mat.MUL_MAT, attention=attention.ATTENTION)
+    return replace(
+        _reference(),
+        name="cpu",
+        mul_mat=mul_mat.MUL_MAT,
+        store_kv=store_kv.STORE_KV,
+        attention=attention.ATTENTION,
+        attention_items=attention.attention_items,
+        attention_scratch=attention.attention_scratch,
+        rms_norm=elementwise.rms_norm,
+        rope_norm=rope.rope_norm,
+        rope_neox=rope.rope_neox,
+        add=elementwise.add_rows,
+        add_bias=elementwise.add_bias,
+        swiglu=elementwise.swiglu,
+    )
 
 
 @functools.cache

@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from minillama.gguf.constants import GGMLType
 from minillama.kernels.layouts import LAYOUTS
-from minillama.kernels.reference.attention import BLOCK
 from minillama.kernels.registry import KernelSet
 from minillama.kernels.scratch import BLOCK_BYTES, DOT_BYTES
 from minillama.kernels.types import F32, I64, U8
@@ -160,9 +159,10 @@ class Eager:
         head_dim, value_dim = keys.shape[2], values.shape[3]
         scale = np.float32(np.float32(1) / np.sqrt(np.float32(head_dim)))
         out = np.empty((batch.n_tokens, n_head * value_dim), np.float32)
-        scratch = 4 * BLOCK * (-(-batch.n_kv // BLOCK))
+        n_items = self.kernels.attention_items(batch.n_tokens, n_head)
+        work = 4 * batch.n_kv * head_dim * n_head * batch.n_tokens
         self.team.run(
-            self.kernels.attention[pool.dtype], batch.n_tokens * n_head,
-            q, keys, values, *place, n_head, scale, out, scratch_bytes=scratch, work_per_item=4 * batch.n_kv * head_dim,
+            self.kernels.attention[pool.dtype], n_items, q, keys, values, *place, n_head, scale, out,
+            scratch_bytes=self.kernels.attention_scratch(batch.n_kv, head_dim), work_per_item=work // n_items,
         )  # fmt: skip
         return self._named(name, out)

@@ -68,7 +68,7 @@ class ThreadTeam:
             raise InvalidInputError(f"threads is {n_threads!r}, a whole number of at least 1 is wanted")
         self.n_threads = n_threads
         self._lock = threading.Lock()
-        self._scratch: list[U8] = [_aligned(0) for _ in range(n_threads)]
+        self._scratch: list[U8] = [aligned(0) for _ in range(n_threads)]
         self._pool: ThreadPoolExecutor | None = None
         self._process = os.getpid()
 
@@ -125,10 +125,10 @@ class ThreadTeam:
 
     def _reserve(self, size: int) -> None:
         if len(self._scratch[0]) < size:
-            self._scratch = [_aligned(size) for _ in range(self.n_threads)]
+            self._scratch = [aligned(size) for _ in range(self.n_threads)]
 
 
-def _aligned(size: int) -> U8:
+def aligned(size: int) -> U8:
     """Bytes that start at a multiple of 64, in number a multiple of 64 too."""
     padded = -(-size // _ALIGNMENT) * _ALIGNMENT
     raw = np.zeros(padded + _ALIGNMENT, np.uint8)
