@@ -7,6 +7,7 @@ character as one invalid character by itself.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -61,3 +62,35 @@ def _rewrite(match: re.Match[bytes]) -> bytes:
     if code > 0x10FFFF:
         raise TokenizerError(f"bytes {match[0].hex(' ')} at {match.start()} stand for U+{code:X}, beyond U+10FFFF")
     return chr(code).encode("utf-8", "surrogatepass")
+
+
+# Length of a character by its first byte alone.
+LENGTHS = bytes([1] * 0xC0 + [2] * 0x20 + [3] * 0x10 + [4] * 0x10)
+_LENIENT_CHARACTER = re.compile(rb"[\x00-\xbf]|[\xc0-\xdf].?|[\xe0-\xef].{0,2}|[\xf0-\xff].{0,3}", re.DOTALL)
+
+
+def characters(data: bytes) -> list[bytes]:
+    """Cut text into characters by their first bytes alone, whatever follows; joined they are the text."""
+    return _LENIENT_CHARACTER.findall(data)
+
+
+def encode(code: int) -> bytes:
+    """Return a code point as UTF-8, surrogates included."""
+    return chr(code).encode("utf-8", "surrogatepass")
+
+
+def sources(data: bytes, rewrite: Callable[[int], bytes]) -> list[int]:
+    """Where each byte comes from when every code point is rewritten, and at the end the length of ``data``."""
+    codes, starts = code_points(data)
+    found: list[int] = []
+    for code, start in zip(codes.tolist(), starts.tolist(), strict=True):
+        found += [start] * len(rewrite(code))
+    return [*found, len(data)]
+
+
+def character_at(data: bytes, start: int) -> bytes | None:
+    """Return the complete character that begins at ``start``; None if there is none."""
+    match = _CHARACTER.match(data, start)
+    if match is None or (len(match[0]) == 1 and match[0][0] >= 0x80):
+        return None
+    return match[0]
