@@ -50,16 +50,17 @@ class LongestToken(TextModel):
         start, ids = 0, self._ids
         while start < len(normalized):
             for length in self._lengths.get(normalized[start : start + 2], ()):
-                token = ids.get(normalized[start : start + length])
+                text = normalized[start : start + length]
+                token = ids.get(text)
                 if token is not None:
                     break
             else:
-                length = 1
-                token = ids.get(normalized[start : start + 1], self._unknown)
+                text = normalized[start : start + 1]
+                token = ids.get(text, self._unknown)
                 if token is None:
-                    raise TokenizerError(f"no token for byte 0x{normalized[start]:02X} in this vocabulary")
-            yield token, start, start + length
-            start += length
+                    raise TokenizerError(f"no token for byte 0x{text[0]:02X} in this vocabulary")
+            yield token, start, start + len(text)
+            start += len(text)
 
     def render(self, text: bytes) -> bytes:
         """Bytes that a token stands for."""

@@ -197,10 +197,17 @@ def string_array(metadata: Mapping[str, Any], name: str) -> list[bytes]:
         raise TokenizerError(f"no usable vocabulary: {_KEY + name} is missing")
     if hasattr(values, "raw_list"):
         raw: list[bytes] = values.raw_list()
-        return raw
+        return _as_c_strings(raw)
     if not isinstance(values, Sequence) or isinstance(values, str) or not all(isinstance(text, str) for text in values):
         raise TokenizerError(f"{_KEY + name} must be an array of strings")
-    return [text.encode("utf-8", "surrogateescape") for text in values]
+    return _as_c_strings([text.encode("utf-8", "surrogateescape") for text in values])
+
+
+def _as_c_strings(texts: list[bytes]) -> list[bytes]:
+    """Texts up to their first zero byte: llama.cpp reads no further."""
+    if any(b"\0" in text for text in texts):
+        return [text.partition(b"\0")[0] for text in texts]
+    return texts
 
 
 def flag(metadata: Mapping[str, Any], name: str, default: bool) -> bool:

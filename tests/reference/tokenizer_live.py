@@ -34,7 +34,12 @@ def _unlimited_stack() -> None:
 def ask(command: str, path: Path, lines: Sequence[str]) -> list[Any]:
     """Answers to the lines, in order; ``None`` where llama.cpp ended the process."""
     # The safe path keeps modules beside the worker from hiding libraries of the same name.
-    env = {**os.environ, "PYTHONPATH": str(build_llama_cpp.ensure("baseline")), "PYTHONSAFEPATH": "1"}
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(build_llama_cpp.ensure("baseline")),
+        "PYTHONSAFEPATH": "1",
+        "GGML_NO_BACKTRACE": "1",
+    }
     answers: list[Any] = []
     while len(answers) < len(lines):
         done = subprocess.run(
@@ -42,11 +47,12 @@ def ask(command: str, path: Path, lines: Sequence[str]) -> list[Any]:
             input="\n".join(lines[len(answers) :]) + "\n", env=env, check=False, capture_output=True, text=True,
             preexec_fn=_unlimited_stack,
         )  # fmt: skip
-        answers += map(json.loads, done.stdout.splitlines())
+        opened, *answered = done.stdout.splitlines() or [""]
+        if opened != "open" or done.returncode > 0:
+            raise RuntimeError(f"llama.cpp cannot open {path}: {done.stderr[-500:]}")
+        answers += map(json.loads, answered)
         if done.returncode == 0:
             break
-        if done.returncode > 0:
-            raise RuntimeError(f"llama.cpp cannot open {path}: {done.stderr[-500:]}")
         answers.append(None)
     return answers
 

@@ -1,6 +1,7 @@
 """Tokenize with llama.cpp in a process of its own, so that an abort in C++ ends only this worker.
 
-With ``llama_cpp`` on ``PYTHONPATH``, ``tokenizer_worker.py COMMAND VOCAB.gguf < requests > answers`` answers each line:
+With ``llama_cpp`` on ``PYTHONPATH``, ``tokenizer_worker.py COMMAND VOCAB.gguf < requests > answers`` prints
+"open" and answers each line:
 
 - ``encode``: ``[base64 of the bytes, add_special, parse_special]`` with a line of ids,
 - ``decode``: ``[ids, remove_special, unparse_special]`` with the bytes in hexadecimal,
@@ -79,6 +80,7 @@ def _detokenize(vocab: Any, ids: list[int], remove_special: bool, unparse_specia
 def main(command: str, path: str) -> None:
     """Answer the requests on standard input."""
     model, vocab = _open(path)
+    print("open", flush=True)
     for line in sys.stdin:
         if command == "encode":
             text, add_special, parse_special = json.loads(line)
