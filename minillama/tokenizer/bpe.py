@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
 
 from minillama.tokenizer import bytes_alphabet, utf8
 from minillama.tokenizer.merging import merge
@@ -20,6 +24,9 @@ from minillama.tokenizer.text_model import (
     escaped_sources,
     unescape_spaces,
 )
+
+if TYPE_CHECKING:
+    from minillama.tokenizer.merge_table import MergeTable
 
 BEFORE_SPACE = b" " + ESCAPED_SPACE  # in a merge line whose right part begins with an escaped space
 _log = logging.getLogger(__name__)
@@ -43,8 +50,8 @@ class BytePairEncoding(WordModel):
     def __init__(self, ids: dict[bytes, int], merges: Sequence[bytes], pre: PreTokenization) -> None:
         super().__init__()
         self._ids = ids
+        self._merges = merges
         self._pre = pre
-        self._pre_tokenizer = pre.pre_tokenizer
         self._spell: Callable[[bytes], list[bytes]] = bytes_alphabet.spell if pre.byte_letters else utf8.characters
         # A symbol contains no space, so the merge line itself is a key for the pair. The first of equal lines counts.
         self._ranks = dict(zip(reversed(merges), range(len(merges) - 1, -1, -1), strict=True))
@@ -59,12 +66,10 @@ class BytePairEncoding(WordModel):
         """See `TextModel.sources`."""
         return escaped_sources(data) if self._pre.escape_spaces else super().sources(data, begins)
 
-    def words(self, normalized: bytes) -> list[bytes]:
+    def word_ends(self, normalized: bytes) -> npt.NDArray[np.int64]:
         """Cut text into words."""
-        words = self._pre_tokenizer.split(normalized)
-        if not self._pre.escape_spaces:
-            return words
-        return [part for word in words for part in self._cut_at_spaces(word)]
+        ends = self._pre.pre_tokenizer.ends(normalized)
+        return np.union1d(ends, self._cut_at_spaces(normalized)) if self._pre.escape_spaces else ends
 
     def word_pieces(self, word: bytes) -> Sequence[tuple[int, int]]:
         """Id of every piece of a word, and its length."""
@@ -74,6 +79,24 @@ class BytePairEncoding(WordModel):
             return [(whole, len(word))]
         merged = merge(symbols, lambda left, right: self._ranks.get(left + b" " + right))
         return [piece for symbol in merged for piece in self._symbol_pieces(symbol)]
+
+    def make_table(self) -> MergeTable:
+        """See `WordModel.make_table`."""
+        from minillama.kernels import merging
+        from minillama.tokenizer.merge_table import MergeTable, merge_strings, token_strings
+
+        letters = self._pre.byte_letters
+        alphabet = bytes_alphabet.byte_table() if letters else None
+        byte_ids = [-1 if letters else self._ids.get(byte_token(value), -1) for value in range(256)]
+        whole = merging.LINE_BREAKS if self._pre.newline_runs else merging.NO_WORDS
+        return MergeTable(
+            token_strings(list(self._ids), alphabet),
+            merge_strings(self._merges, alphabet),
+            np.empty(0, np.int32),
+            np.array(byte_ids, np.int32),
+            whole=merging.ALL_WORDS if self._pre.ignore_merges else whole,
+            begins_with_bytes=letters,
+        )
 
     def _symbol_pieces(self, symbol: bytes) -> list[tuple[int, int]]:
         token = self._ids.get(symbol)

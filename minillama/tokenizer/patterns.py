@@ -11,7 +11,15 @@ import functools
 from dataclasses import dataclass
 
 from minillama.errors import UnsupportedError
-from minillama.tokenizer.pretokenize import Cutter, PreTokenizer, digit_groups, pattern, trailing_blanks
+from minillama.tokenizer.pretokenize import (
+    Cutter,
+    PreTokenizer,
+    WordStyle,
+    digit_groups,
+    pattern,
+    trailing_blanks,
+    words,
+)
 
 _CONTRACTION = r"'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])"
 _BLANKS = r"\s+(?!\S)|\s+"
@@ -73,15 +81,18 @@ _ASIAN_SCRIPTS = (  # of Youtu
 )
 _FALLING_BLANKS = "|".join(rf"\s{{{n}}}(?!\S)" for n in ("512", "256", "128", "64", "32", "16", "8", "4", "1,2"))
 _LEADING_GROUP = digit_groups(_DIGIT, from_the_front=True)
+_GPT2_WORDS = words(_GPT2, WordStyle(1, lead=False))
+_LLAMA3_WORDS = words(_LLAMA3, WordStyle(2, lead=True, max_digits=3))
+_QWEN2_WORDS = words(_QWEN2, WordStyle(2, lead=True, max_digits=1))
 
 _PATTERNS: dict[str, tuple[str | Cutter, ...]] = {
-    "default": (r"[\p{P}$+<=>\^~|]+", _GPT2, _DIGITS, "[0-9][0-9][0-9]"),
-    "gpt-2": (_GPT2,),
-    "llama-bpe": (_LLAMA3,),
-    "qwen2": (_QWEN2,),
-    "qwen35": (_QWEN35,),
-    "smollm": (_DIGIT, _GPT2),
-    "falcon": (r"[\p{P}$+<=>\^~|`]+", _GPT2, "[0-9][0-9][0-9]"),
+    "default": (r"[\p{P}$+<=>\^~|]+", _GPT2_WORDS, _DIGITS, "[0-9][0-9][0-9]"),
+    "gpt-2": (_GPT2_WORDS,),
+    "llama-bpe": (_LLAMA3_WORDS,),
+    "qwen2": (_QWEN2_WORDS,),
+    "qwen35": (words(_QWEN35, WordStyle(2, lead=True, max_digits=1, letters=rb"[\p{L}\p{M}]")),),
+    "smollm": (_DIGIT, _GPT2_WORDS),
+    "falcon": (r"[\p{P}$+<=>\^~|`]+", _GPT2_WORDS, "[0-9][0-9][0-9]"),
     "deepseek-llm": (
         r"[\r\n]",
         rf"\s?[{_CASED_LETTERS}]+",
@@ -109,19 +120,19 @@ _PATTERNS: dict[str, tuple[str | Cutter, ...]] = {
         "[\\t\\n]|    |  ",
         _DIGIT,
         r"[\p{P}!-/:-@\[-`{-~]",
-        _GPT2,
+        _GPT2_WORDS,
     ),
     "kimi-k2": (_KIMI,),
     "superbpe": (_DIGITS, digit_groups("[0-9]", from_the_front=False)),
     "bailingmoe": (_QWEN2.replace(r"\s*[\r\n]+", r"\s*[\r\n]"),),
     "seed-coder": (_QWEN2.replace(rf"{_SYMBOLS}[\r\n]*", r" ?[^\s\p{L}\p{N}\r\n]+"),),
-    "ufakzeka": (_words(_DIGIT, contraction=""),),
-    "laguna": (_LINE, _QWEN2),
+    "ufakzeka": (words(_words(_DIGIT, contraction=""), WordStyle(0, lead=True, max_digits=1)),),
+    "laguna": (_LINE, _QWEN2_WORDS),
     "exaone-moe": (
         rf"{_CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}][\p{{M}}]*(?: ?[\p{{L}}][\p{{M}}]*)*|{_DIGIT}"
         rf"|{_SYMBOLS}[\r\n/]?|\s*[\r\n]|{_BLANKS}",
     ),
-    "minicpm5": (_UP_TO_THREE, _words(_DIGITS)),
+    "minicpm5": (_UP_TO_THREE, words(_words(_DIGITS), WordStyle(2, lead=True))),
     "gemma4": (_LINE,),
     "whitespace": (r"\S+",),
 }

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from minillama.tokenizer import utf8
 from minillama.tokenizer.unicode_classes import (
@@ -31,6 +33,7 @@ from minillama.tokenizer.unicode_classes import (
     fold,
 )
 
+LONG_TEXT = 1 << 15  # characters from which on compiled code is worth its loading
 _OTHER_LETTERS = bytes([LETTER, HAN_LETTER])
 _CLASSES = {
     rb"\p{L}": rb"A-Za-z" + _OTHER_LETTERS,
@@ -69,17 +72,32 @@ class FoldedText:
         return codes.astype("<u4").tobytes().decode("utf-32-le", "surrogatepass")
 
 
-# Where the pieces of characters [begin, end) end, given that they follow each other without a gap.
-Cutter = Callable[[FoldedText, int, int], Sequence[int]]
+Ends = Sequence[int] | npt.NDArray[np.int64]
+# Cut pieces that follow each other without a gap, given by where they end, into smaller ones.
+Cutter = Callable[[FoldedText, Ends], Ends]
+
+
+def each_piece(cut: Callable[[FoldedText, int, int], Sequence[int]]) -> Cutter:
+    """Cutter that takes one piece after the other: ``cut`` gives the ends of the parts of characters [begin, end)."""
+
+    def cut_all(text: FoldedText, ends: Ends) -> Ends:
+        refined: list[int] = []
+        begin = 0
+        for end in ends:
+            refined += cut(text, begin, end)
+            begin = end
+        return refined
+
+    return cut_all
 
 
 def pattern(source: str) -> Cutter:
     r"""Cutter that isolates the matches of a pattern."""
     if source.isascii():
         compiled = re.compile(_with_classes(source.encode()))
-        return lambda text, begin, end: _cut(compiled, text.folded, begin, end)
+        return each_piece(lambda text, begin, end: _cut(compiled, text.folded, begin, end))
     over_characters = re.compile(source, re.ASCII)
-    return lambda text, begin, end: _cut(over_characters, text.characters, begin, end)
+    return each_piece(lambda text, begin, end: _cut(over_characters, text.characters, begin, end))
 
 
 def _with_classes(source: bytes) -> bytes:
@@ -101,6 +119,39 @@ def _cut(compiled: re.Pattern[str] | re.Pattern[bytes], text: str | bytes, begin
     return ends
 
 
+@dataclass(frozen=True)
+class WordStyle:
+    """What sets the words of GPT-2, Llama 3 and their kin apart; see `minillama.kernels.words.word_ends`."""
+
+    contractions: int
+    lead: bool
+    max_digits: int = 0
+    letters: bytes = rb"[\p{L}]"
+
+
+def words(source: str, style: WordStyle) -> Cutter:
+    """Cutter that isolates the matches of a pattern; of long texts in compiled code, by the pattern's style."""
+    plain = pattern(source)
+    classes = np.zeros(256, np.uint8)
+    for value, members in ((1, style.letters), (2, rb"[\p{N}]"), (3, rb"[\s]")):
+        compiled = re.compile(_with_classes(members))
+        classes[[byte for byte in range(256) if compiled.match(bytes([byte]))]] = value
+
+    def cut_all(text: FoldedText, ends: Ends) -> Ends:
+        if len(text.folded) < LONG_TEXT:
+            return plain(text, ends)
+        from minillama.kernels.words import word_ends
+
+        found = np.empty(len(text.folded), np.int64)
+        pieces = np.asarray(ends, np.int64)
+        folded = np.frombuffer(text.folded, np.uint8)
+        n = word_ends(folded, pieces, classes, style.contractions, style.lead, style.max_digits, found, 0, len(pieces))
+        return found[:n]
+
+    return cut_all
+
+
+@each_piece
 def trailing_blanks(text: FoldedText, begin: int, end: int) -> list[int]:
     r"""Cutter that isolates white space at the end: the pattern ``\s+$``, which would take quadratic time."""
     blank = begin + len(text.folded[begin:end].rstrip(b" \t\n\v\f\r"))
@@ -130,7 +181,7 @@ def digit_groups(digits: str, *, from_the_front: bool) -> Cutter:
             ends += range(first, stop + from_the_front, 3)
         return [cut for cut in ends if cut > begin] + [end] * (not ends or ends[-1] < end)
 
-    return cut
+    return each_piece(cut)
 
 
 class PreTokenizer:
@@ -147,20 +198,16 @@ class PreTokenizer:
 
     def split(self, data: bytes) -> list[bytes]:
         """Cut text (UTF-8, see `fold` for other bytes) into words; joined they are ``data``."""
-        text = FoldedText(data)
-        starts = text.starts
-        return [data[starts[begin] : starts[end]] for begin, end in self._spans(text)]
-
-    def _spans(self, text: FoldedText) -> Iterator[tuple[int, int]]:
-        ends: Sequence[int] = [len(text.folded)]
-        for cutter in self._cutters:
-            begin = 0
-            refined: list[int] = []
-            for end in ends:
-                refined += cutter(text, begin, end)
-                begin = end
-            ends = refined
-        begin = 0
-        for end in ends:
-            yield begin, end
+        begin, found = 0, []
+        for end in self.ends(data).tolist():
+            found.append(data[begin:end])
             begin = end
+        return found
+
+    def ends(self, data: bytes) -> npt.NDArray[np.int64]:
+        """Where each word ends, in bytes."""
+        text = FoldedText(data)
+        ends: Ends = [len(text.folded)]
+        for cutter in self._cutters:
+            ends = cutter(text, ends)
+        return text.starts[np.asarray(ends, np.int64)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,9 @@ from minillama.tokenizer.text_model import (
     escaped_sources,
     unescape_spaces,
 )
+
+if TYPE_CHECKING:
+    from minillama.tokenizer.merge_table import MergeTable
 
 
 class SentencePiece(WordModel):
@@ -56,7 +60,7 @@ class SentencePiece(WordModel):
         added = [0] * len(ESCAPED_SPACE) if begins and self._add_space else []
         return [*added, *escaped_sources(data)]
 
-    def words(self, normalized: bytes) -> list[bytes]:
+    def word_ends(self, normalized: bytes) -> npt.NDArray[np.int64]:
         """Cut text at spaces that no token contains behind another character."""
         return self._cut_at_spaces(normalized)
 
@@ -70,6 +74,16 @@ class SentencePiece(WordModel):
             else:
                 pieces += [(self._byte(value), 1) for value in symbol]
         return pieces
+
+    def make_table(self) -> MergeTable:
+        """See `WordModel.make_table`."""
+        from minillama.tokenizer.merge_table import MergeTable, token_strings
+
+        _, ranks = np.unique(self._costs, return_inverse=True)
+        byte_ids = [self._ids.get(byte_token(value), self._ids.get(bytes([value]), -1)) for value in range(256)]
+        return MergeTable(
+            token_strings(list(self._ids), None), None, ranks.astype(np.int32), np.array(byte_ids, np.int32)
+        )
 
     def _priority(self, left: bytes, right: bytes) -> float | None:
         token = self._ids.get(left + right)

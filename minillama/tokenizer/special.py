@@ -39,15 +39,16 @@ class Fragment(NamedTuple):
 class SpecialSplitter:
     """Cut text at special tokens as llama.cpp does: the longest token first wherever it occurs, then the next.
 
-    One search of the text per token, and a pass over the pieces per token that occurs: linear in the text. Tokens of
+    One search of the text per prefix, and a pass over the pieces per token that occurs: linear in the text. Tokens of
     equal length go by id (llama.cpp leaves their order to ``std::sort``; it matters only where two of them overlap).
     """
 
     def __init__(self, tokens: Iterable[SpecialToken]) -> None:
         self._tokens = sorted(tokens, key=lambda token: (-len(token.text), token.id))
-        self._by_prefix: dict[bytes, list[int]] = {}  # places in the order above
-        for place, token in enumerate(self._tokens):
-            self._by_prefix.setdefault(token.text[:_PREFIX], []).append(place)
+        self._places = {token.text: place for place, token in enumerate(self._tokens)}
+        self._lengths: dict[bytes, set[int]] = {}  # of the tokens that begin with a prefix
+        for token in self._tokens:
+            self._lengths.setdefault(token.text[:_PREFIX], set()).add(len(token.text))
 
     def split(self, data: bytes) -> list[Fragment]:
         """Return the fragments; between them, only white space that special tokens drop is missing."""
@@ -61,8 +62,15 @@ class SpecialSplitter:
         return fragments
 
     def _occurring(self, data: bytes) -> list[SpecialToken]:
-        places = [place for prefix, group in self._by_prefix.items() if prefix in data for place in group]
-        return [token for token in map(self._tokens.__getitem__, sorted(places)) if token.text in data]
+        """Tokens that occur, in order; one search of the text per prefix."""
+        found: set[int] = set()
+        for prefix, lengths in self._lengths.items():
+            start = data.find(prefix)
+            while start >= 0:
+                texts = (data[start : start + length] for length in lengths)
+                found.update(self._places[text] for text in texts if text in self._places)
+                start = data.find(prefix, start + 1)
+        return [self._tokens[place] for place in sorted(found)]
 
 
 def _cut(token: SpecialToken, data: bytes, fragment: Fragment) -> Iterator[Fragment]:

@@ -6,10 +6,18 @@ import abc
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
 
 from minillama.errors import TokenizerError
 
+if TYPE_CHECKING:
+    from minillama.tokenizer.merge_table import MergeTable
+
 ESCAPED_SPACE = "▁".encode()
+LONG_TEXT = 1 << 15  # bytes from which on compiled code is worth its loading
 _CACHED_WORDS = 1 << 16
 _CACHED_LENGTH = 64  # longer words are rare, and would make the cache's size unpredictable
 
@@ -58,14 +66,33 @@ class TextModel(abc.ABC):
 
 
 class WordModel(TextModel):
-    """Text models that cut text into words and encode each word by itself, so that a word is encoded only once."""
+    """Text models that cut text into words and merge each word by itself.
+
+    The words of short texts are merged by `word_pieces`, and remembered; those of long texts in compiled code.
+    """
 
     def __init__(self) -> None:
         self._encode_short = functools.lru_cache(_CACHED_WORDS)(self._encode_word)
 
     @abc.abstractmethod
+    def make_table(self) -> MergeTable:
+        """Vocabulary as compiled code wants it."""
+
+    @functools.cached_property
+    def _table(self) -> MergeTable:
+        return self.make_table()
+
+    @abc.abstractmethod
+    def word_ends(self, normalized: bytes) -> npt.NDArray[np.int64]:
+        """Where each word of normalized text ends."""
+
     def words(self, normalized: bytes) -> list[bytes]:
         """Cut normalized text into words; joined they are the text."""
+        begin, found = 0, []
+        for end in self.word_ends(normalized).tolist():
+            found.append(normalized[begin:end])
+            begin = end
+        return found
 
     @abc.abstractmethod
     def word_pieces(self, word: bytes) -> Sequence[tuple[int, int]]:
@@ -83,11 +110,19 @@ class WordModel(TextModel):
 
     def encode(self, data: bytes, begins: bool) -> list[int]:
         """See `TextModel.encode`."""
+        if len(data) >= LONG_TEXT:
+            return self._encode_long(data, begins).tolist()
         return list(itertools.chain.from_iterable(self._encoded_words(data, begins)))
 
     def count(self, data: bytes, begins: bool) -> int:
         """See `TextModel.count`."""
+        if len(data) >= LONG_TEXT:
+            return len(self._encode_long(data, begins))
         return sum(map(len, self._encoded_words(data, begins)))
+
+    def _encode_long(self, data: bytes, begins: bool) -> npt.NDArray[np.int32]:
+        normalized = self.normalize(data, begins)
+        return self._table.encode(normalized, self.word_ends(normalized), self._encode_word)
 
     def _encoded_words(self, data: bytes, begins: bool) -> Iterator[tuple[int, ...]]:
         short, long = self._encode_short, self._encode_word

@@ -84,7 +84,7 @@ def base_letter(code: int) -> int:
     return ord(unicodedata.normalize("NFD", chr(code))[0])
 
 
-def fold(data: bytes) -> tuple[bytes, list[int] | range]:
+def fold(data: bytes) -> tuple[bytes, npt.NDArray[np.int64]]:
     """Fold UTF-8 text to one byte per character.
 
     Parameters
@@ -100,7 +100,7 @@ def fold(data: bytes) -> tuple[bytes, list[int] | range]:
         Where each character begins in ``data``, and at the end the length of ``data``.
     """
     if data.isascii():
-        return data, range(len(data) + 1)
+        return data, np.arange(len(data) + 1)
     codes, starts = utf8.code_points(data)
     folded = class_table()[np.minimum(codes, 0x10FFFF)].tobytes()  # U+10FFFF is OTHER, as is all beyond it
-    return folded, [*starts.tolist(), len(data)]
+    return folded, np.append(starts, len(data))
