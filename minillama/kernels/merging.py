@@ -6,7 +6,7 @@ strings, each with a split: 0 for a token, else the length of the left part of a
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +40,7 @@ def _hash(data: U8, begin: int, end: int, split: int) -> np.uint64:
 
 
 @jit(name="find_bytes")
-def _find(slots: U64, records: U8, hashed: np.uint64, data: U8, begin: int, end: int, split: int) -> int:
+def _find(slots: U64, records: U8, hashed: np.uint64, data: U8, begin: int, end: int, split: int) -> Any:
     """Slot that holds a string, or the empty slot where it belongs."""
     mask = np.uint64(len(slots) - 1)
     place = hashed & mask
@@ -95,7 +95,7 @@ def fill_table(
 
 
 @jit(name="look_up_bytes")
-def _look_up(slots: U64, records: U8, data: U8, begin: int, end: int, split: int) -> int:
+def _look_up(slots: U64, records: U8, data: U8, begin: int, end: int, split: int) -> Any:
     """Value of a string, or -1."""
     slot = slots[_find(slots, records, _hash(data, begin, end, split), data, begin, end, split)]
     return -1 if slot == np.uint64(0) else np.int64(records.view(np.int32)[np.int64(slot & _LOW) + 1])
@@ -112,7 +112,7 @@ def _push(heap: I64, size: int, item: int) -> int:
 
 
 @jit(name="pop_pair")
-def _pop(heap: I64, size: int) -> int:
+def _pop(heap: I64, size: int) -> Any:
     """Take the smallest item off; the heap then has one less."""
     smallest, item = heap[0], heap[size - 1]
     size -= 1
@@ -129,16 +129,23 @@ def _pop(heap: I64, size: int) -> int:
     return smallest
 
 
-@jit(name="rank_of_pair")
-def _rank(table: Table, ranks: I32, longest: int, data: U8, begin: int, middle: int, end: int) -> int:
-    """Rank at which the symbols [begin, middle) and [middle, end) are merged, or -1."""
+@jit(name="consider_pair")
+def _consider(
+    table: Table, ranks: I32, longest: int, word: U8, following: I32, pair_rank: I32, heap: I64, waiting: int, left: Any
+) -> int:
+    """Find the rank of the pair whose left symbol begins at ``left`` (-1: never merged), and let it wait its turn."""
     slots, records = table
-    if end - begin > longest:
-        return -1
-    if len(ranks) == 0:
-        return _look_up(slots, records, data, begin, end, middle - begin)
-    token = _look_up(slots, records, data, begin, end, 0)
-    return -1 if token < 0 else np.int64(ranks[token])
+    middle: Any = following[left]
+    rank: Any = -1
+    if middle < len(word):
+        end: Any = following[middle]
+        if end - left <= longest:
+            by_token = len(ranks) > 0
+            rank = _look_up(slots, records, word, left, end, 0 if by_token else middle - left)
+            if by_token and rank >= 0:
+                rank = np.int64(ranks[rank])
+    pair_rank[left] = rank
+    return waiting if rank < 0 else _push(heap, waiting, (rank << 32) | np.int64(left))
 
 
 @jit(name="merge_one_word")
@@ -148,37 +155,31 @@ def _merge(table: Table, ranks: I32, lengths: U8, longest: int, word: U8, follow
     room = size + 1
     previous, pair_rank = scratch[: 4 * room].view(np.int32), scratch[4 * room : 8 * room].view(np.int32)
     heap = scratch[8 * room : 32 * room].view(np.int64)
-    waiting = 0
-    i, before = 0, -1
+    i: Any = 0
+    before: Any = -1
     while i < size:
         following[i] = min(i + np.int64(lengths[word[i]]), size)
         previous[i] = before
-        before = i
-        i = np.int64(following[i])
-    i = 0
+        before, i = i, np.int64(following[i])
+    waiting, i = 0, 0
     while i < size:
-        right = np.int64(following[i])
-        pair_rank[i] = _rank(table, ranks, longest, word, i, right, following[right]) if right < size else -1
-        if pair_rank[i] >= 0:
-            waiting = _push(heap, waiting, (np.int64(pair_rank[i]) << 32) | i)
-        i = right
+        waiting = _consider(table, ranks, longest, word, following, pair_rank, heap, waiting, i)
+        i = np.int64(following[i])
     while waiting > 0:
         item = _pop(heap, waiting)
         waiting -= 1
         left = item & 0xFFFFFFFF
         if pair_rank[left] != item >> 32:
             continue  # one of its parts has changed
-        right = np.int64(following[left])
+        right: Any = following[left]
         pair_rank[right] = -1
         following[left] = following[right]
         if following[left] < size:
             previous[following[left]] = left
-        for i in (np.int64(previous[left]), left):
-            if i >= 0:
-                right = np.int64(following[i])
-                pair_rank[i] = _rank(table, ranks, longest, word, i, right, following[right]) if right < size else -1
-                if pair_rank[i] >= 0:
-                    waiting = _push(heap, waiting, (np.int64(pair_rank[i]) << 32) | i)
+        if previous[left] >= 0:
+            before = np.int64(previous[left])
+            waiting = _consider(table, ranks, longest, word, following, pair_rank, heap, waiting, before)
+        waiting = _consider(table, ranks, longest, word, following, pair_rank, heap, waiting, left)
 
 
 @jit(name="is_same_word")
@@ -198,7 +199,7 @@ def _write_ids(
 ) -> bool:
     """Write the ids of merged symbols; if there is one without, write none and return True."""
     slots, records = table
-    i = begin
+    i: Any = begin
     while i < end:
         after = begin + np.int64(following[i - begin])
         token = _look_up(slots, records, data, i, after, 0) if after - i <= longest else -1

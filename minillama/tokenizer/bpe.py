@@ -5,6 +5,7 @@ Most vocabularies spell bytes in the byte alphabet; some (Gemma 4) are spelled i
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -17,7 +18,6 @@ from minillama.tokenizer.merging import merge
 from minillama.tokenizer.patterns import PreTokenization
 from minillama.tokenizer.space_words import SpaceCutter
 from minillama.tokenizer.text_model import (
-    ESCAPED_SPACE,
     WordModel,
     byte_token,
     escape_spaces,
@@ -28,7 +28,6 @@ from minillama.tokenizer.text_model import (
 if TYPE_CHECKING:
     from minillama.tokenizer.merge_table import MergeTable
 
-BEFORE_SPACE = b" " + ESCAPED_SPACE  # in a merge line whose right part begins with an escaped space
 _log = logging.getLogger(__name__)
 
 
@@ -53,10 +52,15 @@ class BytePairEncoding(WordModel):
         self._merges = merges
         self._pre = pre
         self._spell: Callable[[bytes], list[bytes]] = bytes_alphabet.spell if pre.byte_letters else utf8.characters
+
+    @functools.cached_property
+    def _ranks(self) -> dict[bytes, int]:
         # A symbol contains no space, so the merge line itself is a key for the pair. The first of equal lines counts.
-        self._ranks = dict(zip(reversed(merges), range(len(merges) - 1, -1, -1), strict=True))
-        joints = (line.partition(b" ") for line in merges if BEFORE_SPACE in line) if pre.escape_spaces else ()
-        self._cut_at_spaces = SpaceCutter(left for left, _, _ in joints)
+        return dict(zip(reversed(self._merges), range(len(self._merges) - 1, -1, -1), strict=True))
+
+    @functools.cached_property
+    def _cut_at_spaces(self) -> SpaceCutter:
+        return SpaceCutter(self._merges, joint=b" ")
 
     def normalize(self, data: bytes, begins: bool) -> bytes:
         """Return the text with spaces escaped, if the vocabulary wants them so."""

@@ -81,7 +81,8 @@ def _letters(
 
 def _count(marks: npt.NDArray[np.bool_], starts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     sums = np.concatenate([[0], np.cumsum(marks)])
-    return sums[starts[1:]] - sums[starts[:-1]]
+    counts: npt.NDArray[np.int64] = sums[starts[1:]] - sums[starts[:-1]]
+    return counts
 
 
 def _arrays(strings: Strings) -> tuple[npt.NDArray[np.generic], ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -47,9 +46,7 @@ class SentencePiece(WordModel):
         self._ids = ids
         self._costs = (-scores).tolist()
         self._add_space = add_space
-        self._cut_at_spaces = SpaceCutter(
-            left for text in ids if ESCAPED_SPACE in text[1:] for left in _before_spaces(text)
-        )
+        self._cut_at_spaces = SpaceCutter(ids)
 
     def normalize(self, data: bytes, begins: bool) -> bytes:
         """Return the text with spaces escaped and, where it begins, one in front."""
@@ -98,9 +95,3 @@ class SentencePiece(WordModel):
     def render(self, text: bytes) -> bytes:
         """Bytes that an ordinary token stands for."""
         return unescape_spaces(text)
-
-
-def _before_spaces(text: bytes) -> list[bytes]:
-    """Characters of a token that stand before a ``▁``."""
-    letters = utf8.characters(text)
-    return [letter for letter, after in itertools.pairwise(letters) if after == ESCAPED_SPACE]

@@ -111,7 +111,8 @@ class WordModel(TextModel):
     def encode(self, data: bytes, begins: bool) -> list[int]:
         """See `TextModel.encode`."""
         if len(data) >= LONG_TEXT:
-            return self._encode_long(data, begins).tolist()
+            ids: list[int] = self._encode_long(data, begins).tolist()
+            return ids
         return list(itertools.chain.from_iterable(self._encoded_words(data, begins)))
 
     def count(self, data: bytes, begins: bool) -> int:

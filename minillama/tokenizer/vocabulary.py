@@ -205,7 +205,7 @@ def string_array(metadata: Mapping[str, Any], name: str) -> list[bytes]:
 
 def _as_c_strings(texts: list[bytes]) -> list[bytes]:
     """Texts up to their first zero byte: llama.cpp reads no further."""
-    if any(b"\0" in text for text in texts):
+    if b"\0" in b"".join(texts):
         return [text.partition(b"\0")[0] for text in texts]
     return texts
 
