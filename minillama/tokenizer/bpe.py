@@ -24,6 +24,7 @@ from minillama.tokenizer.text_model import (
     escaped_sources,
     unescape_spaces,
 )
+from minillama.tokenizer.utf8 import Span
 
 if TYPE_CHECKING:
     from minillama.tokenizer.merge_table import MergeTable
@@ -66,7 +67,7 @@ class BytePairEncoding(WordModel):
         """Return the text with spaces escaped, if the vocabulary wants them so."""
         return escape_spaces(data) if self._pre.escape_spaces else data
 
-    def sources(self, data: bytes, begins: bool) -> Sequence[int]:
+    def sources(self, data: bytes, begins: bool) -> Sequence[Span]:
         """See `TextModel.sources`."""
         return escaped_sources(data) if self._pre.escape_spaces else super().sources(data, begins)
 

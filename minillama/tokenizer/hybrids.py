@@ -9,6 +9,7 @@ from minillama.tokenizer import utf8
 from minillama.tokenizer.bpe import BytePairEncoding
 from minillama.tokenizer.text_model import TextModel
 from minillama.tokenizer.unicode_classes import SPACE, category_table, lowercase
+from minillama.tokenizer.utf8 import Span
 
 
 class WhitespaceBPE(TextModel):
@@ -35,7 +36,7 @@ class WhitespaceBPE(TextModel):
         """Return the text with every white-space character as one space, and lower-case letters."""
         return b"".join(map(self._character, utf8.code_points(utf8.replace_invalid(data))[0].tolist()))
 
-    def sources(self, data: bytes, begins: bool) -> Sequence[int]:
+    def sources(self, data: bytes, begins: bool) -> Sequence[Span]:
         """See `TextModel.sources`."""
         return utf8.sources(data, self._character)
 

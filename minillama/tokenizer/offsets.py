@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import bisect
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from minillama.tokenizer import utf8
+from minillama.tokenizer.utf8 import Span
 
 
 class Encoding(NamedTuple):
@@ -21,6 +23,14 @@ class Encoding(NamedTuple):
 
     ids: list[int]
     offsets: list[tuple[int, int]]
+
+
+def source_of(sources: Sequence[Span], start: int, end: int) -> Span:
+    """Which bytes the bytes [start, end) stand for, given which ones each byte stands for."""
+    if start < end:
+        return sources[start][0], sources[end - 1][1]
+    place = sources[start][0] if start < len(sources) else (sources[-1][1] if sources else 0)
+    return place, place
 
 
 class OffsetCounter:

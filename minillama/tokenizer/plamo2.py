@@ -10,6 +10,7 @@ import numpy.typing as npt
 from minillama.errors import TokenizerError
 from minillama.tokenizer import utf8
 from minillama.tokenizer.text_model import TextModel, byte_token
+from minillama.tokenizer.utf8 import Span
 
 _SCALE = 1e4  # scores are integers of this fraction, so that sums are exact
 _UNKNOWN_COST, _LARGEST_COST = 10_000_000, 20_000_000
@@ -52,7 +53,7 @@ class BestCut(TextModel):
         """Return the text with U+FFFD for bytes that are not UTF-8, and without a byte order mark in front."""
         return utf8.replace_invalid(data).removeprefix(_BYTE_ORDER_MARK)
 
-    def sources(self, data: bytes, begins: bool) -> Sequence[int]:
+    def sources(self, data: bytes, begins: bool) -> Sequence[Span]:
         """See `TextModel.sources`."""
         found = utf8.sources(data, utf8.encode)
         return found[len(_BYTE_ORDER_MARK) :] if data.startswith(_BYTE_ORDER_MARK) else found

@@ -20,6 +20,7 @@ from minillama.tokenizer.text_model import (
     escaped_sources,
     unescape_spaces,
 )
+from minillama.tokenizer.utf8 import Span
 
 if TYPE_CHECKING:
     from minillama.tokenizer.merge_table import MergeTable
@@ -52,9 +53,9 @@ class SentencePiece(WordModel):
         """Return the text with spaces escaped and, where it begins, one in front."""
         return escape_spaces(b" " + data if begins and self._add_space else data)
 
-    def sources(self, data: bytes, begins: bool) -> Sequence[int]:
+    def sources(self, data: bytes, begins: bool) -> Sequence[Span]:
         """See `TextModel.sources`."""
-        added = [0] * len(ESCAPED_SPACE) if begins and self._add_space else []
+        added = [(0, 0)] * len(ESCAPED_SPACE) if begins and self._add_space else []
         return [*added, *escaped_sources(data)]
 
     def word_ends(self, normalized: bytes) -> npt.NDArray[np.int64]:

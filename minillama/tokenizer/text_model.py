@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from minillama.errors import TokenizerError
+from minillama.tokenizer import utf8
+from minillama.tokenizer.utf8 import Span
 
 if TYPE_CHECKING:
     from minillama.tokenizer.merge_table import MergeTable
@@ -44,9 +46,9 @@ class TextModel(abc.ABC):
         """
         return data
 
-    def sources(self, data: bytes, begins: bool) -> Sequence[int]:
-        """Where each byte of the normalized text comes from in ``data``, and at the end the length of ``data``."""
-        return range(len(data) + 1)
+    def sources(self, data: bytes, begins: bool) -> Sequence[Span]:
+        """Which bytes of ``data`` each byte of the normalized text stands for: none for an added one."""
+        return utf8.byte_spans(data)
 
     @abc.abstractmethod
     def pieces(self, normalized: bytes) -> Iterable[tuple[int, int, int]]:
@@ -144,12 +146,9 @@ def unescape_spaces(text: bytes) -> bytes:
     return text.replace(ESCAPED_SPACE, b" ")
 
 
-def escaped_sources(data: bytes) -> list[int]:
-    """Where each byte of ``escape_spaces(data)`` comes from, and at the end the length of ``data``."""
-    sources: list[int] = []
-    for i, byte in enumerate(data):
-        sources += [i] * (len(ESCAPED_SPACE) if byte == 0x20 else 1)
-    return [*sources, len(data)]
+def escaped_sources(data: bytes) -> list[Span]:
+    """Which bytes of ``data`` each byte of ``escape_spaces(data)`` stands for."""
+    return [(i, i + 1) for i, byte in enumerate(data) for _ in range(len(ESCAPED_SPACE) if byte == 0x20 else 1)]
 
 
 def byte_token(value: int) -> bytes:

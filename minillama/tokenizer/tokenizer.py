@@ -17,7 +17,7 @@ from minillama.tokenizer.families import (
     family_of,
     words_of,
 )
-from minillama.tokenizer.offsets import Encoding, OffsetCounter
+from minillama.tokenizer.offsets import Encoding, OffsetCounter, source_of
 from minillama.tokenizer.spaces import clean_up
 from minillama.tokenizer.special import Fragment, SpecialSplitter
 from minillama.tokenizer.stream import StreamDecoder
@@ -251,11 +251,13 @@ class Tokenizer:
                 continue
             piece = data[fragment.start : fragment.end]
             readable = self._readable(piece, errors)
-            origin = utf8.sources(piece, utf8.encode) if readable is not piece else range(len(piece) + 1)
+            origin = utf8.byte_spans(piece) if readable is piece else utf8.sources(piece, utf8.encode)
             sources = self._text_model.sources(readable, begins)
             for token, start, end in self._text_model.pieces(self._text_model.normalize(readable, begins)):
                 ids.append(token)
-                counter.add(fragment.start + origin[sources[start]], fragment.start + origin[sources[end]])
+                first, last = source_of(sources, start, end)
+                first, last = source_of(origin, first, last)
+                counter.add(fragment.start + first, fragment.start + last)
         offsets = counter.offsets
         if add_special:
             with_special = self._with_special(ids)

@@ -13,6 +13,7 @@ from minillama.errors import TokenizerError
 from minillama.tokenizer import utf8
 from minillama.tokenizer.charsmap import CharsMap
 from minillama.tokenizer.text_model import ESCAPED_SPACE, TextModel, unescape_spaces
+from minillama.tokenizer.utf8 import Span
 
 _UNKNOWN_PENALTY = np.float32(10)
 _REPLACEMENT = "\ufffd".encode()
@@ -74,33 +75,33 @@ class Unigram(TextModel):
         """Return the text with characters replaced, spaces escaped and, where it asks for it, one in front."""
         return b"".join(part for part, _ in self._normalized(data))
 
-    def sources(self, data: bytes, begins: bool) -> Sequence[int]:
+    def sources(self, data: bytes, begins: bool) -> Sequence[Span]:
         """See `TextModel.sources`."""
-        return [*(start for part, start in self._normalized(data) for _ in part), len(data)]
+        return [source for part, source in self._normalized(data) for _ in part]
 
-    def _normalized(self, data: bytes) -> Iterator[tuple[bytes, int]]:
+    def _normalized(self, data: bytes) -> Iterator[tuple[bytes, Span]]:
         """Parts of the normalized text and where each comes from."""
         prefix_due = self._spaces.add_prefix
         in_word = False
-        for replaced, start in self._replaced(data):
+        for replaced, source in self._replaced(data):
             for i, part in enumerate(replaced.split(b" ")):
                 if i > 0:
                     in_word = False
                     if not self._spaces.merge_runs:
-                        yield ESCAPED_SPACE, start
+                        yield ESCAPED_SPACE, source
                 if not part:
                     continue
                 if not in_word and (prefix_due or self._spaces.merge_runs):
                     prefix_due = False
-                    yield ESCAPED_SPACE, start
+                    yield ESCAPED_SPACE, (source[0], source[0])
                 in_word = True
-                yield part, start
+                yield part, source
 
-    def _replaced(self, data: bytes) -> Iterator[tuple[bytes, int]]:
+    def _replaced(self, data: bytes) -> Iterator[tuple[bytes, Span]]:
         start = 0
         while start < len(data):
             part, length = self._replace(data, start)
-            yield part, start
+            yield part, (start, start + length)
             start += length
 
     def _replace(self, data: bytes, start: int) -> tuple[bytes, int]:

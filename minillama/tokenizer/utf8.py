@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -79,13 +80,20 @@ def encode(code: int) -> bytes:
     return chr(code).encode("utf-8", "surrogatepass")
 
 
-def sources(data: bytes, rewrite: Callable[[int], bytes]) -> list[int]:
-    """Where each byte comes from when every code point is rewritten, and at the end the length of ``data``."""
+Span: TypeAlias = tuple[int, int]
+
+
+def byte_spans(data: bytes) -> list[Span]:
+    """Where each byte is."""
+    return [(i, i + 1) for i in range(len(data))]
+
+
+def sources(data: bytes, rewrite: Callable[[int], bytes]) -> list[Span]:
+    """Which bytes of ``data`` each byte stands for when every code point is rewritten."""
     codes, starts = code_points(data)
-    found: list[int] = []
-    for code, start in zip(codes.tolist(), starts.tolist(), strict=True):
-        found += [start] * len(rewrite(code))
-    return [*found, len(data)]
+    ends = [*starts[1:].tolist(), len(data)]
+    spans = zip(codes.tolist(), starts.tolist(), ends, strict=True)
+    return [(start, end) for code, start, end in spans for _ in rewrite(code)]
 
 
 def character_at(data: bytes, start: int) -> bytes | None:

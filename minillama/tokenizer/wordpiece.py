@@ -19,6 +19,7 @@ from minillama.tokenizer.unicode_classes import (
     code_points_in,
     lowercase,
 )
+from minillama.tokenizer.utf8 import Span
 
 # Every character here is a word. The sixth block begins late, as in the library BERT's vocabularies come from.
 _CHINESE = code_points_in("3400-4dbf 4e00-9fff 20000-2a6df 2a700-2b73f 2b740-2b81f 2b920-2ceaf f900-faff 2f800-2fa1f")
@@ -50,7 +51,7 @@ class WordPiece(TextModel):
         text = utf8.replace_invalid(data).decode("utf-8", "surrogatepass")
         return text.translate(self._characters).encode("utf-8", "surrogatepass")
 
-    def sources(self, data: bytes, begins: bool) -> Sequence[int]:
+    def sources(self, data: bytes, begins: bool) -> Sequence[Span]:
         """See `TextModel.sources`."""
         return utf8.sources(data, lambda code: self._characters[code].encode("utf-8", "surrogatepass"))
 

@@ -31,7 +31,10 @@ _STRINGS = 20_000
 _PAGE = Path(__file__).parents[2] / "docs" / "tokenizers.md"
 _ROWS = Path(__file__).with_name("tokenizer_table.json")
 _BEGIN, _END = "<!-- comparison: written by tests/reference/tokenizer_table.py -->", "<!-- end of comparison -->"
-_HEADER = "| vocabulary | kind | strings | of 5 KB and more | differences | of them explained |\n| --- | --- | --: | --: | --: | --- |\n"
+_HEADER = (
+    "| vocabulary | kind | strings | of 5 KB and more | differences | of them explained |\n"
+    "| --- | --- | --: | --: | --: | --- |\n"
+)
 _KINDS = {"injected": "llama.cpp finds a control token in plain text", "died": "llama.cpp ends the process"}
 
 
