@@ -15,7 +15,7 @@ from minillama.cli.output import note, size
 @click.command(
     epilog=examples(
         "minillama quantize model-f16.gguf model-q4_k_m.gguf Q4_K_M",
-        "minillama quantize model-f16.gguf model-q4_k_m.gguf Q4_K_M --imatrix imatrix.gguf",
+        "minillama quantize f16.gguf q4_k_m.gguf Q4_K_M --imatrix imatrix.gguf",
         "minillama quantize smollm2-135m smol-q8_0.gguf Q8_0 --allow-requantize",
     )
 )

@@ -30,6 +30,7 @@ def load(
     threads: int | None = None,
     backend: str = "cpu",
     kv_type: str = "f32",
+    driver: str | None = None,
     use_mmap: bool = True,
     progress: Progress | None = None,
 ) -> LanguageModel:
@@ -48,6 +49,9 @@ def load(
         ``"cpu"``, or ``"reference"``: plain loops with the same bits, to be stepped through.
     kv_type
         ``"f32"`` or ``"f16"``: how keys and values are stored.
+    driver
+        ``"captured"`` (the default where numba compiles) replays a recorded plan; ``"eager"`` runs every operation when
+        the forward pass calls it, for debuggers. The bits are the same.
     use_mmap
         Map the file (the default), or read it into memory: for network drives.
     progress
@@ -63,7 +67,7 @@ def load(
         The model cannot be found or fetched.
     """
     file = open_gguf(resolve(model, progress), use_mmap=use_mmap)
-    return LanguageModel(file, n_ctx=n_ctx, threads=threads, backend=backend, kv_type=kv_type)
+    return LanguageModel(file, n_ctx=n_ctx, threads=threads, backend=backend, kv_type=kv_type, driver=driver)
 
 
 class LanguageModel(Model):

@@ -44,6 +44,8 @@ class KernelSet:
     mul_mat_rows: Callable[[GGMLType], int]
     store_kv: Mapping[np.dtype[Any], Kernel]
     attention: Mapping[np.dtype[Any], Kernel]
+    attention_items: Callable[[int, int], int]
+    attention_scratch: Callable[[int, int], int]
     rms_norm: Kernel
     rope_table: Kernel
     rope_norm: Kernel
@@ -67,6 +69,8 @@ def _reference() -> KernelSet:
         mul_mat_rows=lambda _type: 1,
         store_kv=attention.STORE_KV,
         attention=attention.ATTENTION,
+        attention_items=attention.attention_items,
+        attention_scratch=attention.attention_scratch,
         rms_norm=elementwise.rms_norm,
         rope_table=rope.rope_table,
         rope_norm=rope.rope_norm,
@@ -79,7 +83,7 @@ def _reference() -> KernelSet:
 
 
 def _cpu() -> KernelSet:
-    from minillama.kernels.simd import activations, attention, mul_mat
+    from minillama.kernels.simd import activations, attention, elementwise, mul_mat, rope, store_kv
 
     return replace(
         _reference(),
@@ -89,7 +93,16 @@ def _cpu() -> KernelSet:
         mul_mat=mul_mat.MUL_MAT,
         mul_mat_scratch=mul_mat.mul_mat_scratch,
         mul_mat_rows=mul_mat.mul_mat_rows,
+        store_kv=store_kv.STORE_KV,
         attention=attention.ATTENTION,
+        attention_items=attention.attention_items,
+        attention_scratch=attention.attention_scratch,
+        rms_norm=elementwise.rms_norm,
+        rope_norm=rope.rope_norm,
+        rope_neox=rope.rope_neox,
+        add=elementwise.add_rows,
+        add_bias=elementwise.add_bias,
+        swiglu=elementwise.swiglu,
     )
 
 

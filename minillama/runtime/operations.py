@@ -180,9 +180,11 @@ class Operations(ABC):
         head_dim, value_dim = keys.shape[2], values.shape[3]
         scale = np.float32(np.float32(1) / np.sqrt(np.float32(head_dim)))
         out = self._empty((batch.n_tokens, n_head * value_dim))
+        n_items = self.kernels.attention_items(batch.n_tokens, n_head)
+        work = 2 * batch.n_kv * head_dim * n_head * batch.n_tokens
         self._run(
-            name, self.kernels.attention[pool.dtype], batch.n_tokens * n_head,
-            q, keys, values, *place, n_head, scale, out,
-            scratch_bytes=4 * BLOCK * batch.table.shape[1], work_per_item=4 * batch.n_kv * head_dim,
+            name, self.kernels.attention[pool.dtype], n_items, q, keys, values, *place, n_head, scale, out,
+            scratch_bytes=self.kernels.attention_scratch(BLOCK * batch.table.shape[1], head_dim),
+            work_per_item=work // n_items,
         )  # fmt: skip
         return self._named(name, out)

@@ -48,7 +48,7 @@ class Ggml:
         """``to_float`` of one packed row."""
         names = {GGMLType.F16: "ggml_fp16_to_fp32_row", GGMLType.BF16: "ggml_bf16_to_fp32_row"}
         function = self._function(
-            names.get(type_, f"dequantize_row_{_c_name(type_)}"), _POINTER, _POINTER, ctypes.c_int64
+            names.get(type_, f"dequantize_row_{c_name(type_)}"), _POINTER, _POINTER, ctypes.c_int64
         )
         out = np.empty(n, np.float32)
         function(packed.ctypes.data, out.ctypes.data, n)
@@ -59,7 +59,7 @@ class Ggml:
 
         With ``called``, the function that the CPU backend's own ``mul_mat`` calls, vectorised where the build has it.
         """
-        name = f"quantize_row_{_c_name(type_)}" + ("" if called else "_ref")
+        name = f"quantize_row_{c_name(type_)}" + ("" if called else "_ref")
         if type_ in (GGMLType.F16, GGMLType.BF16):
             to = {GGMLType.F16: "fp16", GGMLType.BF16: "bf16"}[type_]
             plain = "ggml_fp32_to_bf16_row_ref" if type_ is GGMLType.BF16 else "ggml_fp32_to_fp16_row"
@@ -69,27 +69,39 @@ class Ggml:
         self._function(name, _POINTER, _POINTER, ctypes.c_int64)(values.ctypes.data, out.ctypes.data, len(values))
         return out
 
+    def quantize_rows(self, type_: GGMLType, values: np.ndarray) -> np.ndarray:
+        """``quantize_row_*_ref`` of rows; the sums that ggml leaves uninitialised in blocks of zeros are zero."""
+        packed = np.stack([self.quantize(type_, row) for row in values])
+        if type_ is GGMLType.Q8_K:
+            zeros = ~values.reshape(-1, LAYOUTS[type_].block_size).any(axis=1)
+            packed.reshape(-1, LAYOUTS[type_].type_size)[zeros] = 0
+        return packed
+
+    def quantize_chunk(self, type_: GGMLType, values: np.ndarray, importance: np.ndarray | None) -> np.ndarray:
+        """``ggml_quantize_chunk`` of float32 rows."""
+        long, pointer = ctypes.c_int64, _POINTER
+        function = self._function("ggml_quantize_chunk", ctypes.c_int, pointer, pointer, long, long, long, pointer)
+        out = np.zeros((len(values), LAYOUTS[type_].row_bytes(values.shape[1])), np.uint8)
+        of_columns = None if importance is None else importance.ctypes.data
+        function(type_, values.ctypes.data, out.ctypes.data, 0, *values.shape, of_columns)
+        return out
+
     def quantize_weights(self, type_: GGMLType, values: np.ndarray) -> np.ndarray:
-        """``ggml_quantize_chunk`` of float32 rows, with an importance matrix of ones for the types that want one."""
-        library, (n_rows, n) = self._library, values.shape
+        """``ggml_quantize_chunk`` with importances of one for the types that want them."""
+        library = self._library
         library.ggml_quantize_init(ctypes.c_int(type_))
         library.ggml_quantize_requires_imatrix.restype = ctypes.c_bool
         wants_importance = library.ggml_quantize_requires_imatrix(ctypes.c_int(type_))
-        importance = np.ones(n, np.float32) if wants_importance else None
-        out = np.zeros((n_rows, LAYOUTS[type_].row_bytes(n)), np.uint8)
-        long, pointer = ctypes.c_int64, _POINTER
-        quantize = self._function("ggml_quantize_chunk", ctypes.c_int, pointer, pointer, long, long, long, pointer)
-        of_columns = None if importance is None else importance.ctypes.data
-        quantize(type_, values.ctypes.data, out.ctypes.data, 0, n_rows, n, of_columns)
-        return out
+        importance = np.ones(values.shape[1], np.float32) if wants_importance else None
+        return self.quantize_chunk(type_, values, importance)
 
     def dot(self, type_: GGMLType, row: np.ndarray, other: np.ndarray, n: int, *, called: bool = False) -> np.float32:
         """``ggml_vec_dot_*_generic`` of one packed row and one converted row; with ``called``, the one in use."""
         activation = LAYOUTS[type_].activation
         assert activation is not None
-        name = f"ggml_vec_dot_{_c_name(type_)}_{_c_name(activation)}" + ("" if called else "_generic")
+        name = f"ggml_vec_dot_{c_name(type_)}_{c_name(activation)}" + ("" if called else "_generic")
         if type_ in (GGMLType.F32, GGMLType.F16, GGMLType.BF16):
-            name = f"ggml_vec_dot_{_c_name(type_)}"
+            name = f"ggml_vec_dot_{c_name(type_)}"
         elif not hasattr(self._library, name):  # where there is no vectorised version, the generic one has its name
             name = name.removesuffix("_generic")
         size = ctypes.c_size_t
@@ -167,7 +179,8 @@ class Graph:
         return out
 
 
-def _c_name(type_: GGMLType) -> str:
+def c_name(type_: GGMLType) -> str:
+    """The type as ggml's functions spell it."""
     name = type_.name.lower()
     return name.replace("_k", "_K")
 

@@ -1,18 +1,20 @@
 """Every operation beside ggml's, and how they compare.
 
-    python -m tests.reference.operations          # prints the table of docs/exactness.md
+    python -m tests.reference.operations          # measures, rewrites the table of docs/exactness.md
 
 Distances and errors are in ulps of the largest magnitude of their row (2^-23 of it).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
 
 from tests.reference import ggml, matrix_operations, pointwise_operations
+from tests.reference.document import write_table
 from tests.reference.operation import Arguments, Operation
 from tests.unit.kernels import oracles
 from tests.unit.kernels.kernel_inputs import same_bits
@@ -54,22 +56,40 @@ def _number(value: float) -> str:
     return f"{value:.2g}" if value < 100 else f"{value:,.0f}"
 
 
-def main() -> None:
-    """Print a row per operation; its variations (masks, options, scalings) are one row."""
-    print(
-        "| operation | cases | values | differ from the baseline build | differ from the packaged build "
-        "| distance | error, ours | error, packaged |"
-    )
-    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
-    for name, variations in groupby(OPERATIONS.values(), lambda op: op.name.split(",")[0]):
-        baseline, packaged = Comparison(), Comparison()
+HEAD = (
+    "operation", "cases", "values", "equal to baseline", "equal to libggml-python", "distance", "error, ours",
+    "error, libggml-python", "why it differs",
+)  # fmt: skip
+
+
+def measure() -> Iterator[list[str]]:
+    """A row per operation; its variations (masks, options, scalings) are one row."""
+    for name, group in groupby(OPERATIONS.values(), lambda op: op.name.split(",")[0]):
+        baseline, packaged, variations = Comparison(), Comparison(), list(group)
         for operation in variations:
             for arguments in operation.cases():
                 baseline.add(operation, arguments, ggml.baseline())
                 packaged.add(operation, arguments, ggml.packaged())
-        cells = [f"{baseline.cases:,}", f"{baseline.values:,}", f"{baseline.differ:,}", f"{packaged.differ:,}"]
-        cells += [_number(packaged.distance), _number(packaged.our_error), _number(packaged.their_error)]
-        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+        counts = (baseline.cases, baseline.values, baseline.values - baseline.differ, packaged.values - packaged.differ)
+        has_oracle = any(operation.oracle is not None for operation in variations)
+        errors = (packaged.our_error, packaged.their_error)
+        reasons = dict.fromkeys(operation.reason for operation in variations if operation.reason)
+        yield [
+            name,
+            *(f"{count:,}" for count in counts),
+            _number(packaged.distance),
+            *(_number(error) if has_oracle else "exact" for error in errors),
+            "; ".join(reasons) if packaged.differ else "",
+        ]
+
+
+def main() -> None:
+    """Measure every operation and rewrite the table."""
+    rows = []
+    for row in measure():
+        rows.append(row)
+        print(" | ".join(row), flush=True)
+    write_table("operations", HEAD, rows)
 
 
 if __name__ == "__main__":

@@ -155,10 +155,20 @@ def make_attention(name: str, scores_of_head: Kernel, outputs_of_head: Kernel) -
     return attention
 
 
+def attention_items(n_tokens: int, n_head: int) -> int:
+    """Items of the attention kernels: each is one head of one token."""
+    return n_tokens * n_head
+
+
+def attention_scratch(n_kv: int, _head_dim: int) -> int:
+    """Bytes of working memory a thread needs where no token sees more than ``n_kv`` positions."""
+    return 4 * n_kv
+
+
 # store_kv(k: float32 [n_tokens, n_head_kv * head_dim], v, table, sequence, position, keys, values, start, stop)
 STORE_KV: dict[np.dtype[Any], Kernel] = {dtype: _make_store_kv(dtype) for dtype in STORE}
 # attention(q: float32 [n_tokens, n_head * head_dim], keys, values, table, sequence, position, n_head, scale,
-# out: float32 [n_tokens, n_head * value_dim], scratch: 4 bytes per position, a multiple of BLOCK of them, start, stop)
+# out: float32 [n_tokens, n_head * value_dim], scratch: attention_scratch() bytes, start, stop)
 ATTENTION: dict[np.dtype[Any], Kernel] = {
     dtype: make_attention(f"attention_{SUFFIX[dtype]}", _make_scores(dtype), _make_outputs(dtype)) for dtype in STORE
 }

@@ -1,6 +1,9 @@
-"""Attention with vectors across positions for the scores and across the head dimension for the values.
+"""Attention over the block cache by tiles of queries that share the blocks of keys and values they read.
 
-Each score and each output is the same sum in the same order as in ``reference.attention``; the lanes are independent.
+Each score and each output is the same sum in the same order as in ``reference.attention``: lanes are positions for the
+scores and values of the head for the outputs, and every lane has its own double sum. A tile is the queries of up to
+``TILE`` neighbouring tokens of one sequence, or of the heads of one kv head where there are fewer tokens: a panel of
+the cache is used by all of them while it is in the first-level cache.
 """
 
 from __future__ import annotations
@@ -10,82 +13,193 @@ from typing import Any
 import numpy as np
 
 from minillama.kernels.jit import Kernel, jit
-from minillama.kernels.reference.attention import BLOCK, LOAD, STORE, SUFFIX, Cache, make_attention
-from minillama.kernels.simd.vectors import (
-    add,
-    halves_to_f32,
-    load_f32x16,
-    load_u16x16,
-    multiply,
-    splat_f32x16,
-    splat_f64x16,
-    store,
-    to_f32,
-    to_f64,
-)
-from minillama.kernels.types import F32, I64
+from minillama.kernels.reference.attention import BLOCK, SUFFIX, Cache
+from minillama.kernels.simd.floats import load_f64x16, round_to_half
+from minillama.kernels.simd.panels import ADD_PANEL, LANES, PANEL, PANEL_BYTES, STEPS
+from minillama.kernels.simd.softmax import soft_max
+from minillama.kernels.simd.vectors import store, to_f32
+from minillama.kernels.types import F32, F64, I64, U8
 
-LANES = 16
+TILE = 16
+# Scratch: limits and places of a tile's queries, a panel, the tile's sums, its queries, its scores.
+_INDEX_BYTES = 16 * TILE
+_SUMS = _INDEX_BYTES + PANEL_BYTES
+_FLOATS = _SUMS + 8 * TILE * BLOCK
+
+
+def attention_items(n_tokens: int, n_head: int) -> int:
+    """Items of the attention kernels: each is one head of up to ``TILE`` tokens."""
+    return -(-n_tokens // TILE) * n_head
+
+
+def attention_scratch(n_kv: int, head_dim: int) -> int:
+    """Bytes of working memory a thread needs where no token sees more than ``n_kv`` positions."""
+    return _FLOATS + 4 * TILE * (_padded(head_dim, LANES) + _padded(n_kv, BLOCK))
 
 
 @jit
-def _load_f32(cache: Cache, offset: int) -> object:
-    return load_f32x16(cache, offset)
+def _padded(n: int, unit: int) -> int:
+    return (n + unit - 1) // unit * unit
 
 
 @jit
-def _load_f16(cache: Cache, offset: int) -> object:
-    return halves_to_f32(load_u16x16(cache, offset))
+def _keep(_x: F32, _offset: int) -> None:
+    """A cache of float32 takes the other operand as it is."""
 
 
-_LOAD_16: dict[np.dtype[Any], Kernel] = {np.dtype(np.float32): _load_f32, np.dtype(np.uint16): _load_f16}
+_ROUND_16: dict[np.dtype[Any], Kernel] = {np.dtype(np.float32): _keep, np.dtype(np.uint16): round_to_half}
+
+
+@jit
+def _copy_query(q: F32, at: int, n: int, queries: F32, to: int) -> None:
+    for i in range(n):
+        queries[to + i] = q[at + i]
+
+
+@jit
+def _store_scores(sums: F64, place: int, scores: F32, to: int, lanes: int) -> None:
+    for lane in range(0, lanes, LANES):
+        store(scores, 4 * (to + lane), to_f32(load_f64x16(sums, 8 * (place + lane))))
 
 
 def _make_scores(dtype: np.dtype[Any]) -> Kernel:
-    keep, value_of, load, size = STORE[dtype], LOAD[dtype], _LOAD_16[dtype], dtype.itemsize
+    panel_of, add_panel = PANEL[dtype], ADD_PANEL[dtype]
 
-    @jit
-    def scores_of_head(q: F32, t: int, first: int, keys: Cache, blocks: I64, head_kv: int, n: int, scores: F32) -> None:
-        n_head_kv, head_dim = keys.shape[1], keys.shape[2]
-        for j in range(0, n, LANES):
-            base = ((blocks[j // BLOCK] * n_head_kv + head_kv) * head_dim * BLOCK + j % BLOCK) * size
-            total = splat_f64x16(0.0)
-            for d in range(head_dim):
-                query = splat_f32x16(value_of(keep(q[t, first + d])))
-                total = add(total, to_f64(multiply(load(keys, base + d * BLOCK * size), query)))
-            store(scores, 4 * j, to_f32(total))
+    @jit(name=f"scores_of_tile_{SUFFIX[dtype]}")
+    def scores_of_tile(
+        queries: F32, keys: Cache, blocks: I64, head_kv: int, limits: I64, head_dim: int, panel: U8, sums: F64,
+        scores: F32, n_scores: int,
+    ) -> None:  # fmt: skip
+        """A double sum over the head dimension, in order, of float products: scores [n_queries, n_scores]."""
+        width = _padded(head_dim, LANES)
+        flat = keys.reshape(-1)
+        for first in range(0, n_scores, BLOCK):
+            row = (blocks[first // BLOCK] * keys.shape[1] + head_kv) * head_dim
+            sums[: len(limits) * BLOCK] = 0
+            for d in range(0, head_dim, STEPS):
+                steps = min(STEPS, head_dim - d)
+                rows, at, stride = panel_of(flat, (row + d) * BLOCK, BLOCK, steps, BLOCK, panel)
+                for i in range(len(limits)):
+                    lanes = min(BLOCK, limits[i] - first)
+                    add_panel(sums, i * BLOCK, rows, at, stride, queries, i * width + d, steps, lanes)
+            for i in range(len(limits)):
+                _store_scores(sums, i * BLOCK, scores, i * n_scores + first, min(BLOCK, limits[i] - first))
 
-    return scores_of_head
+    return scores_of_tile
 
 
 def _make_outputs(dtype: np.dtype[Any]) -> Kernel:
-    keep, value_of, load, size = STORE[dtype], LOAD[dtype], _LOAD_16[dtype], dtype.itemsize
+    panel_of, add_panel = PANEL[dtype], ADD_PANEL[dtype]
 
-    @jit
-    def outputs_of_head(
-        scores: F32, values: Cache, blocks: I64, head_kv: int, n: int, out: F32, t: int, first: int
-    ) -> None:
-        n_head_kv, value_dim = values.shape[1], values.shape[3]
-        whole = value_dim - value_dim % LANES
-        for d in range(0, whole, LANES):
-            total = splat_f64x16(0.0)
-            for j in range(n):
-                row = (blocks[j // BLOCK] * n_head_kv + head_kv) * BLOCK + j % BLOCK
-                weight = splat_f32x16(value_of(keep(scores[j])))
-                total = add(total, to_f64(multiply(load(values, (row * value_dim + d) * size), weight)))
-            store(out, 4 * (t * out.shape[1] + first + d), to_f32(total))
-        for d in range(whole, value_dim):
-            single = np.float64(0)
-            for j in range(n):
-                value = value_of(values[blocks[j // BLOCK], head_kv, j % BLOCK, d])
-                single += np.float64(np.float32(value * value_of(keep(scores[j]))))
-            out[t, first + d] = np.float32(single)
+    @jit(name=f"outputs_of_tile_{SUFFIX[dtype]}")
+    def outputs_of_tile(
+        scores: F32, n_scores: int, values: Cache, blocks: I64, head_kv: int, limits: I64, places: I64, panel: U8,
+        sums: F64, out: F32,
+    ) -> None:  # fmt: skip
+        """A double sum over positions, in order, of float products, for each value of the head."""
+        value_dim = values.shape[3]
+        flat, outputs = values.reshape(-1), out.reshape(-1)
+        for d in range(0, value_dim, BLOCK):
+            width = min(BLOCK, value_dim - d)
+            sums[: len(limits) * BLOCK] = 0
+            for first in range(0, n_scores, BLOCK):
+                row = (blocks[first // BLOCK] * values.shape[1] + head_kv) * BLOCK
+                steps = min(BLOCK, limits.max() - first)
+                rows, at, stride = panel_of(flat, row * value_dim + d, value_dim, steps, width, panel)
+                for i in range(len(limits)):
+                    steps = min(BLOCK, limits[i] - first)
+                    add_panel(sums, i * BLOCK, rows, at, stride, scores, i * n_scores + first, steps, width)
+            for i in range(len(limits)):
+                for lane in range(width):
+                    outputs[places[i] * value_dim + d + lane] = np.float32(sums[i * BLOCK + lane])
 
-    return outputs_of_head
+    return outputs_of_tile
 
 
-# attention as in kernels.reference.attention; scores are computed 16 at a time, so its scratch is a multiple of BLOCK.
+def _make_attend(dtype: np.dtype[Any]) -> Kernel:
+    scores_of_tile, outputs_of_tile, round_16 = _make_scores(dtype), _make_outputs(dtype), _ROUND_16[dtype]
+
+    @jit(name=f"attend_{SUFFIX[dtype]}")
+    def attend(
+        q: F32, keys: Cache, values: Cache, blocks: I64, head_kv: int, limits: I64, places: I64, scale: np.float32,
+        out: F32, scratch: U8,
+    ) -> None:  # fmt: skip
+        """Queries ``places`` (token * n_head + head) of one sequence and kv head see ``limits`` positions."""
+        head_dim = keys.shape[2]
+        width, n_scores = _padded(head_dim, LANES), _padded(limits.max(), BLOCK)
+        panel = scratch[_INDEX_BYTES:_SUMS]
+        sums = scratch[_SUMS:_FLOATS].view(np.float64)
+        floats = scratch[_FLOATS:].view(np.float32)
+        queries, scores = floats[: TILE * width], floats[TILE * width :]
+        flat = q.reshape(-1)
+        for i in range(len(places)):
+            _copy_query(flat, places[i] * head_dim, head_dim, queries, i * width)
+            for k in range(0, head_dim, LANES):
+                round_16(queries, 4 * (i * width + k))
+        scores_of_tile(queries, keys, blocks, head_kv, limits, head_dim, panel, sums, scores, n_scores)
+        for i in range(len(limits)):
+            soft_max(scores, i * n_scores, limits[i], scale)
+            for k in range(0, limits[i], LANES):
+                round_16(scores, 4 * (i * n_scores + k))
+        outputs_of_tile(scores, n_scores, values, blocks, head_kv, limits, places, panel, sums, out)
+
+    return attend
+
+
+@jit
+def _from_both_ends(i: int, n: int) -> int:
+    """The i-th of 0, n - 1, 1, n - 2, ...: later tokens see more, and so any part of the items is the same work."""
+    return n - 1 - i // 2 if i % 2 else i // 2
+
+
+@jit
+def _end_of_run(sequence: I64, first: int, last: int) -> int:
+    """Where the tokens from ``first`` on that belong to its sequence end."""
+    end = first + 1
+    while end < last and sequence[end] == sequence[first]:
+        end += 1
+    return end
+
+
+def _make_attention(dtype: np.dtype[Any]) -> Kernel:
+    attend = _make_attend(dtype)
+
+    @jit(name=f"simd_attention_{SUFFIX[dtype]}")
+    def attention(
+        q: F32, keys: Cache, values: Cache, table: I64, sequence: I64, position: I64, n_head: int, scale: np.float32,
+        out: F32, scratch: U8, start: int, stop: int,
+    ) -> None:  # fmt: skip
+        """``reference.attention`` of items counted as (kv head, tile of tokens, head of the kv head)."""
+        n_tokens, group = len(position), n_head // keys.shape[1]
+        n_tiles = (n_tokens + TILE - 1) // TILE
+        limits = scratch[: 8 * TILE].view(np.int64)
+        places = scratch[8 * TILE : 16 * TILE].view(np.int64)
+        item = start
+        while item < stop:
+            head_kv, head = item // (group * n_tiles), item % group
+            n_heads = min(group - head, stop - item)
+            first_head = head_kv * group + head
+            first = _from_both_ends(item // group % n_tiles, n_tiles) * TILE
+            last = min(first + TILE, n_tokens)
+            while first < last:
+                end = _end_of_run(sequence, first, last)
+                n_tokens_of_run = end - first
+                blocks, n = table[sequence[first]], 0
+                for query in range(n_heads * n_tokens_of_run):
+                    t = first + query % n_tokens_of_run
+                    limits[n], places[n] = position[t] + 1, t * n_head + first_head + query // n_tokens_of_run
+                    n += 1
+                    if n == TILE or query == n_heads * n_tokens_of_run - 1:
+                        attend(q, keys, values, blocks, head_kv, limits[:n], places[:n], scale, out, scratch)
+                        n = 0
+                first = end
+            item += n_heads
+
+    return attention
+
+
+# attention(q, keys, values, table, sequence, position, n_head, scale, out, scratch: attention_scratch(), start, stop)
+# as kernels.reference.attention, of attention_items() items.
 ATTENTION: dict[np.dtype[Any], Kernel] = {
-    dtype: make_attention(f"simd_attention_{SUFFIX[dtype]}", _make_scores(dtype), _make_outputs(dtype))
-    for dtype in STORE
+    dtype: _make_attention(dtype) for dtype in (np.dtype(np.float32), np.dtype(np.uint16))
 }

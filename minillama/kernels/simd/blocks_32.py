@@ -34,6 +34,7 @@ from minillama.kernels.simd.lanes import (
 from minillama.kernels.simd.tiles import (
     ROWS,
     TOKENS,
+    copy_rows,
     dot_bytes_each,
     for_each,
     splat_each_f32,
@@ -317,15 +318,6 @@ def _make_matrix(blocks: Blocks32) -> Kernel:
                     copy_rows(edge, out, token, first, begin, min(begin + ROWS, stop))
 
     return matrix
-
-
-@jit
-def copy_rows(edge: U8, out: F32, token: int, first: int, start: int, stop: int) -> None:
-    """Of a tile whose lanes begin at row ``first``, write rows ``start`` to ``stop``."""
-    values = edge.view(np.float32)
-    for t in range(TOKENS):
-        for r in range(start, stop):
-            out[token + t, r] = values[t * ROWS + r - first]
 
 
 def mul_mat_scratch(n: int, n_tokens: int) -> int:

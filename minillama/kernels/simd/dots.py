@@ -54,6 +54,25 @@ def dot_pairs_code(builder: Any, total: Any, left: Any, right: Any) -> Any:
     return _widened_sum(builder, total, builder.mul(builder.sext(left, wide), builder.sext(right, wide)), 2)
 
 
+def _pair_sums_code(builder: Any, unsigned: Any, signed: Any, result: ir.Type) -> Any:
+    if result.count == 32 and _FEATURES.get("avx512bw"):
+        return _call(builder, "llvm.x86.avx512.pmaddubs.w.512", result, [unsigned, signed])
+    wide = ir.VectorType(ir.IntType(16), unsigned.type.count)
+    products = builder.mul(builder.zext(unsigned, wide), builder.sext(signed, wide))
+    return builder.add(_every(builder, products, 0, 2), _every(builder, products, 1, 2))
+
+
+@intrinsic
+def pair_sums(_typing: Any, unsigned: Vector, signed: Vector) -> tuple[Any, Codegen]:
+    """Sums of two neighbouring products of bytes, as int16; exact for unsigned bytes below 128."""
+    result = Vector(types.int16, unsigned.lanes // 2)
+
+    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return _pair_sums_code(builder, arguments[0], arguments[1], _llvm(result))
+
+    return result(unsigned, signed), codegen
+
+
 def _make_dot(code: Any) -> Any:
     @intrinsic
     def dot(_typing: Any, total: Vector, left: Vector, right: Vector) -> tuple[Any, Codegen]:
@@ -85,12 +104,17 @@ def sum_quads(_typing: Any, first: Vector, second: Vector, third: Vector, fourth
     return first(first, second, third, fourth), codegen
 
 
-@intrinsic
-def zeros_i32x16(_typing: Any) -> tuple[Any, Codegen]:
-    """Sixteen zeros."""
-    vector = Vector(types.int32, 16)
+def make_zeros(vector: Vector) -> Any:
+    """``zeros()``: a vector of zeros."""
 
-    def codegen(_context: Any, _builder: Any, _signature: Any, _arguments: Any) -> Any:
-        return ir.Constant(_llvm(vector), None)
+    @intrinsic
+    def zeros(_typing: Any) -> tuple[Any, Codegen]:
+        def codegen(_context: Any, _builder: Any, _signature: Any, _arguments: Any) -> Any:
+            return ir.Constant(_llvm(vector), None)
 
-    return vector(), codegen
+        return vector(), codegen
+
+    return zeros
+
+
+zeros_i32x8, zeros_i32x16 = make_zeros(Vector(types.int32, 8)), make_zeros(Vector(types.int32, 16))

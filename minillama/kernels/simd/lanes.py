@@ -25,7 +25,7 @@ _GATHERED = 16
 i8x64, u8x64, i16x32 = Vector(types.int8, 64), Vector(types.uint8, 64), Vector(types.int16, 32)
 i32x16, u32x16 = Vector(types.int32, 16), Vector(types.uint32, 16)
 load_i8x64, load_u8x64, load_i16x32 = _make_load(i8x64), _make_load(u8x64), _make_load(i16x32)
-splat_i32x16 = _make_splat(i32x16)
+splat_i32x16, splat_u8x64 = _make_splat(i32x16), _make_splat(u8x64)
 
 
 def joined(builder: Any, parts: list[Any]) -> Any:

@@ -8,18 +8,32 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 
-from minillama.kernels.simd.dots import dot_bytes_code, dot_pairs_code
+from minillama.kernels.jit import jit
+from minillama.kernels.simd.dots import dot_bytes_code, dot_pairs_code, make_zeros
 from minillama.kernels.simd.lanes import after, joined, load_code
-from minillama.kernels.simd.vectors import Codegen, Vector, _address, _indices, _llvm, _llvm_element, _splat, intrinsic
+from minillama.kernels.simd.vectors import (
+    Codegen,
+    Vector,
+    _address,
+    _indices,
+    _llvm,
+    _llvm_element,
+    _make_load,
+    _splat,
+    intrinsic,
+)
+from minillama.kernels.types import F32, U8
 
 ROWS = 16  # of a weight, in the lanes
 TOKENS = 8  # of a tile
 _OFFSET = ir.IntType(64)
 
 i32_tile, f32_tile = Vector(types.int32, ROWS * TOKENS), Vector(types.float32, ROWS * TOKENS)
+load_f32_tile = _make_load(f32_tile)
 
 
 def _part(builder: Any, tile: Any, token: int) -> Any:
@@ -60,18 +74,7 @@ def for_each(_typing: Any, rows: Vector) -> tuple[Any, Codegen]:
     return tile(rows), codegen
 
 
-def _make_zeros(tile: Vector) -> Any:
-    @intrinsic
-    def zeros(_typing: Any) -> tuple[Any, Codegen]:
-        def codegen(_context: Any, _builder: Any, _signature: Any, _arguments: Any) -> Any:
-            return ir.Constant(_llvm(tile), None)
-
-        return tile(), codegen
-
-    return zeros
-
-
-zeros_i32_tile, zeros_f32_tile = _make_zeros(i32_tile), _make_zeros(f32_tile)
+zeros_i32_tile, zeros_f32_tile = make_zeros(i32_tile), make_zeros(f32_tile)
 
 
 def _make_dot_each(code: Any) -> Any:
@@ -143,3 +146,12 @@ def transpose(_typing: Any, array: Any, _offset: Any, _stride: Any, out: Any, _a
         return context.get_dummy_value()
 
     return types.void(array, types.int64, types.int64, out, types.int64), codegen
+
+
+@jit
+def copy_rows(edge: U8, out: F32, token: int, first: int, start: int, stop: int) -> None:
+    """Of a tile whose lanes begin at row ``first``, write rows ``start`` to ``stop``."""
+    values = edge.view(np.float32)
+    for t in range(TOKENS):
+        for r in range(start, stop):
+            out[token + t, r] = values[t * ROWS + r - first]

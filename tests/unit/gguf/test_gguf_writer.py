@@ -353,3 +353,37 @@ def test_any_metadata_comes_back(tmp_path, pairs):
         for key, (kind, value) in pairs.items():
             assert same(file.metadata[key], value)
             assert file.value_type(key) is (ValueType.ARRAY if isinstance(value, list) else kind)
+
+
+def test_tensors_can_be_made_while_the_file_is_written(tmp_path):
+    made = []
+
+    def pieces(name):
+        made.append(name)
+        yield np.arange(18, dtype=np.uint8)
+        yield np.arange(18, dtype=np.uint8) + 18
+
+    with Writer(tmp_path / "file.gguf") as writer:
+        writer.add_tensor_later("later", GGMLType.Q4_0, (2, 32), lambda: pieces("later"))
+        writer.add_tensor("now", np.arange(3, dtype=np.float32))
+        writer.add_tensor_later("last", GGMLType.Q4_0, (1, 64), lambda: pieces("last"))
+        assert made == []
+    assert made == ["later", "last"]
+    with ours.open(tmp_path / "file.gguf") as file:
+        assert {name: tensor.shape for name, tensor in file.tensors.items()} == {
+            "later": (2, 32), "now": (3,), "last": (1, 64),
+        }  # fmt: skip
+        assert file.tensors["later"].data.ravel().tolist() == file.tensors["last"].data.ravel().tolist()
+        assert file.tensors["last"].data.tolist() == [list(range(36))]
+
+
+def test_what_is_made_must_be_what_was_declared(tmp_path):
+    writer = Writer(tmp_path / "file.gguf")
+    writer.add_tensor_later("w", GGMLType.Q4_0, (2, 32), lambda: [np.zeros(35, np.uint8)])
+    with pytest.raises(InvalidInputError, match="tensor 'w' was added before"):
+        writer.add_tensor_later("w", GGMLType.Q4_0, (2, 32), list)
+    with pytest.raises(InvalidInputError, match=r"tensor 'v': shape \(2, 33\) found.* multiple of 32"):
+        writer.add_tensor_later("v", GGMLType.Q4_0, (2, 33), list)
+    with pytest.raises(InvalidInputError, match="tensor 'w': 35 bytes made, 36 wanted"):
+        writer.write()
+    assert list(tmp_path.iterdir()) == []

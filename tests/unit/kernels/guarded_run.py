@@ -63,13 +63,36 @@ def run_attention(*, at_end: bool) -> None:
     for dtype in (np.float32, np.uint16):
         keys, values = (guarded(part, at_end=at_end) for part in case.cache(kernels, np.dtype(dtype)))
         q, out = guarded(case.q, at_end=at_end), guarded(np.empty((3, 80), np.float32), at_end=at_end)
-        scratch = guarded(np.empty(4 * 128, np.uint8), at_end=at_end)
+        scratch = guarded(np.empty(kernels.attention_scratch(128, 24), np.uint8), at_end=at_end)
         place = case.table, case.sequence, case.position
-        kernels.attention[np.dtype(dtype)](q, keys, values, *place, 2, case.scale, out, scratch, 0, 6)
+        k, v = (guarded(rows, at_end=at_end) for rows in (case.k[0], case.v[0]))
+        kernels.store_kv[np.dtype(dtype)](
+            k, v, case.table, np.zeros(128, np.int64), np.arange(128), keys, values, 0, 128
+        )
+        kernels.attention[np.dtype(dtype)](
+            q, keys, values, *place, 2, case.scale, out, scratch, 0, kernels.attention_items(3, 2)
+        )
+
+
+def run_rows(*, at_end: bool) -> None:
+    kernels = kernel_set("cpu")
+    for n in (1, 16, 24, 50):
+        rng = inputs.generator("guarded", n)
+        x, y, out = (guarded(inputs.input_rows("normal", 3, n, rng), at_end=at_end) for _ in range(3))
+        weight = guarded(inputs.as_weight(y[0]), at_end=at_end)
+        kernels.rms_norm(x, weight, np.float32(1e-5), out, 0, 3)
+        kernels.add(x, y, out, 0, 3)
+        kernels.add_bias(x, weight, out, 0, 3)
+        kernels.swiglu(x, y, out, 0, 3)
+        if n % 2 == 0:
+            table = guarded(y.reshape(3, n // 2, 2), at_end=at_end)
+            for rope in (kernels.rope_norm, kernels.rope_neox):
+                rope(x, table, 1, out, 0, 3)
 
 
 if __name__ == "__main__":
     for at_end in (True, False):
         run_matrices(at_end=at_end)
         run_attention(at_end=at_end)
+        run_rows(at_end=at_end)
     print("nothing outside was touched")

@@ -276,12 +276,13 @@ class AttentionCase:
         return keys, values
 
     def run(self, kernels: KernelSet, dtype: type, items: tuple[int, int] | None = None) -> np.ndarray:
-        """Attention of every query, or of a range of (token, head) pairs; the others stay 12345."""
+        """Attention of every query, or of a range of the backend's items; the others stay 12345."""
         kind = np.dtype(dtype)
         keys, values = self.cache(kernels, kind)
         out = np.full((len(self.q), self.n_head * self.value_dim), 12345.0, np.float32)
-        scratch = np.full(4 * BLOCK * self.table.shape[1], 0xA5, np.uint8)
-        start, stop = items or (0, len(self.q) * self.n_head)
+        n_kv = int(self.position.max()) + 1
+        scratch = np.full(kernels.attention_scratch(n_kv, self.head_dim), 0xA5, np.uint8)
+        start, stop = items or (0, kernels.attention_items(len(self.q), self.n_head))
         kernels.attention[kind](
             self.q, keys, values, self.table, self.sequence, self.position, self.n_head, self.scale,
             out, scratch, start, stop,

@@ -1,6 +1,7 @@
 """Attention over the block cache: against float64, and what holds exactly."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -125,13 +126,21 @@ def test_sequences_and_tables_do_not_matter(backend, dtype):
 
 @BACKEND
 @DTYPES
-def test_heads_can_be_shared_out(backend, dtype):
+@pytest.mark.parametrize("n_tokens", [2, 40])
+def test_items_can_be_shared_out(backend, dtype, n_tokens):
+    # Wherever a range begins and ends, it writes the results of its items and nothing else.
     kernels = kernel_set(backend)
-    case = attention_case(generator("share"), (20, 70), n_head=3)
-    whole = case.run(kernels, dtype).reshape(6, -1)
-    part = case.run(kernels, dtype, items=(2, 5)).reshape(6, -1)
-    assert_same_bits(part[2:5], whole[2:5])
-    assert (part[[0, 1, 5]] == 12345.0).all()
+    positions = tuple((t // 23 % 2, 2 * t % 70) for t in range(n_tokens))
+    case = attention_case(generator("share"), (70, 70), n_head=6, n_head_kv=2, positions=positions)
+    whole, n_items = case.run(kernels, dtype), kernels.attention_items(n_tokens, 6)
+    for n_parts in (2, 3, n_items):
+        bounds = [n_items * i // n_parts for i in range(n_parts + 1)]
+        written = np.zeros(whole.shape, int)
+        for items in pairwise(bounds):
+            part = case.run(kernels, dtype, items=items)
+            assert_same_bits(np.where(part == 12345.0, whole, part), whole, items)
+            written += part != 12345.0
+        assert (written == 1).all()
 
 
 @DTYPES

@@ -159,7 +159,7 @@ def assert_same_attention(case, dtype, label=""):
 
 
 @DTYPES
-@pytest.mark.parametrize("head_dim", [16, 24, 64, 80])
+@pytest.mark.parametrize("head_dim", [16, 24, 64, 80, 128])
 @pytest.mark.parametrize("length", [1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 192])
 def test_attention_of_every_length(dtype, head_dim, length):
     positions = ((0, length - 1), (0, length // 2), (0, 0))
@@ -168,8 +168,8 @@ def test_attention_of_every_length(dtype, head_dim, length):
 
 
 @DTYPES
-@pytest.mark.parametrize(("n_head", "n_head_kv"), [(2, 2), (4, 2), (6, 2), (3, 1)])
-@pytest.mark.parametrize("dims", [(24, 16), (16, 40), (3, 5)])
+@pytest.mark.parametrize(("n_head", "n_head_kv"), [(2, 2), (6, 2), (14, 2), (6, 1), (40, 2)])
+@pytest.mark.parametrize("dims", [(24, 16), (16, 40), (3, 5), (130, 72)])
 def test_attention_of_a_batch_of_sequences(dtype, n_head, n_head_kv, dims):
     lengths = (65, 1, 190, 64)
     positions = ((2, 189), (0, 64), (0, 63), (1, 0), (2, 100), (3, 63), (2, 0), (0, 30))
@@ -178,6 +178,37 @@ def test_attention_of_a_batch_of_sequences(dtype, n_head, n_head_kv, dims):
         value_dim=dims[1], positions=positions,
     )  # fmt: skip
     assert_same_attention(case, dtype)
+
+
+@DTYPES
+@pytest.mark.parametrize(("first", "n_tokens"), [(0, 1), (0, 15), (0, 16), (0, 33), (50, 40), (130, 20)])
+def test_attention_of_prompts(dtype, first, n_tokens):
+    # Tiles of neighbouring tokens, from the start of a sequence and after a prefix; the last one is not full.
+    positions = tuple((0, p) for p in range(first, first + n_tokens))
+    case = attention_case(
+        generator(first, n_tokens), (200,), n_head=6, n_head_kv=2, head_dim=16, value_dim=24, positions=positions
+    )
+    assert_same_attention(case, dtype)
+
+
+@DTYPES
+def test_attention_of_prompts_and_single_tokens_side_by_side(dtype):
+    positions = (*((0, p) for p in range(30, 51)), (1, 77), (2, 3), *((3, p) for p in range(10)), (2, 4))
+    case = attention_case(
+        generator("side by side"), (90, 80, 70, 10), n_head=6, n_head_kv=2, head_dim=16, positions=positions
+    )
+    assert_same_attention(case, dtype)
+
+
+@DTYPES
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_attention_to_values_that_are_not_finite(dtype, value):
+    # Which outputs are NaN and which infinite is part of the result; earlier tokens see nothing of it.
+    positions = tuple((0, p) for p in range(60, 80))
+    for part in ("k", "v"):
+        case = attention_case(generator(value, part), (90,), n_head=3, head_dim=16, positions=positions)
+        getattr(case, part)[0][70, 3] = value
+        assert_same_attention(case, dtype, part)
 
 
 @DTYPES
@@ -209,12 +240,13 @@ def test_attention_of_any_shape(lengths, heads, dims, dtype, data):
 
 
 def test_what_a_backend_does_not_replace_is_the_references_own():
-    # So comparing quantize, mul_mat and attention compares the backends whole.
+    # So comparing these kernels, here and in test_cpu_floats, compares the backends whole.
     different = {
         field for field in vars(REFERENCE) if field != "name" and getattr(CPU, field) is not getattr(REFERENCE, field)
     }
-    sizes = {"activation_bytes", "mul_mat_scratch", "mul_mat_rows"}
-    assert different == {"quantize", "mul_mat", "attention"} | sizes
+    products = {"quantize", "activation_bytes", "mul_mat", "mul_mat_scratch", "mul_mat_rows"}
+    attention = {"attention", "attention_items", "attention_scratch", "store_kv"}
+    assert different == products | attention | {"rms_norm", "rope_norm", "rope_neox", "add", "add_bias", "swiglu"}
     assert CPU.mul_mat.keys() == REFERENCE.mul_mat.keys()
 
 

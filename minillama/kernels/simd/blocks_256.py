@@ -1,0 +1,281 @@
+"""Products with K-quants, weights in blocks of 256 values, against Q8_K.
+
+ggml sums Q3_K to Q6_K in eight float lanes by k mod 8 and the minimums beside them; Q2_K in one float. Two kernels:
+
+- ``stream``, for few tokens: a block at a time, the eight lanes of a row in a vector. Bytes are ordered so that a
+  32-bit lane holds k, k + 8, k + 16 and k + 24: sums of two fit 16 bits and are multiplied by the scales of two groups.
+- ``matrix``, for many: sixteen rows are unpacked side by side, one to a lane, scales multiplied into the quants, which
+  then fit 16 bits; all tokens use them. The float sums of a class k mod 8 are a vector of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from minillama.gguf.constants import GGMLType
+from minillama.kernels.bits import load_f32
+from minillama.kernels.jit import Kernel, jit
+from minillama.kernels.layouts import LAYOUTS
+from minillama.kernels.simd.dots import dot_pairs, pair_sums, zeros_i32x8, zeros_i32x16
+from minillama.kernels.simd.lanes import (
+    load_i8x64,
+    load_i16x32,
+    narrow_i16,
+    pairs_as_i16,
+    prefetch,
+    scatter_32,
+    splat_u8x64,
+    words_as_i32,
+)
+from minillama.kernels.simd.tiles import (
+    ROWS,
+    TOKENS,
+    copy_rows,
+    dot_pairs_each,
+    for_each,
+    load_f32_tile,
+    splat_each_f32,
+    store_each,
+    transpose,
+    zeros_f32_tile,
+    zeros_i32_tile,
+)
+from minillama.kernels.simd.unpack import UNPACK
+from minillama.kernels.simd.vectors import (
+    add,
+    add_number,
+    as_i8,
+    lane_sum,
+    load_f32x8,
+    load_f32x16,
+    load_i16x16,
+    make_shuffle,
+    multiply,
+    ordered_sum,
+    splat_f32x8,
+    store,
+    subtract,
+    to_f32,
+    to_i16,
+)
+from minillama.kernels.types import F32, U8
+
+_CLASSES = 8  # k mod 8
+_BLOCK_TILE = 256 * 2 * ROWS  # bytes of a block of sixteen rows, scaled
+_AHEAD = 4096  # bytes between what is read and what is prefetched
+MATRIX_TOKENS = 8  # from so many on, the matrix kernel
+
+_side_by_side = make_shuffle([32 * h + lane + 8 * t for h in range(2) for lane in range(8) for t in range(4)])
+_pair: list[Any] = [make_shuffle([2 * i] * 8 + [2 * i + 1] * 8) for i in range(4)]
+_pair_0, _pair_1, _pair_2, _pair_3 = _pair
+_lower_half, _upper_half = make_shuffle(range(8)), make_shuffle(range(8, 16))
+
+
+def _make_lane_sums(offset: int) -> Kernel:
+    @jit(name=f"scaled_{offset}")
+    def scaled(total: object, quants: object, scales: object, other: U8, at: int) -> object:
+        values = load_i8x64(other, at)
+        sums = pair_sums(quants, values)
+        if offset:
+            sums = subtract(sums, pair_sums(splat_u8x64(np.uint8(offset)), values))
+        return dot_pairs(total, sums, pairs_as_i16(scales))
+
+    @jit(name=f"lane_sums_{offset}")
+    def lane_sums(q0: object, q1: object, q2: object, q3: object, pairs: object, other: U8, at: int) -> object:
+        """Eight exact sums by k mod 8 of scale times product over a block: int32 x 8."""
+        first = scaled(zeros_i32x16(), q0, _pair_0(pairs, pairs), other, at)
+        second = scaled(zeros_i32x16(), q1, _pair_1(pairs, pairs), other, at + 64)
+        first = scaled(first, q2, _pair_2(pairs, pairs), other, at + 128)
+        second = scaled(second, q3, _pair_3(pairs, pairs), other, at + 192)
+        total = add(first, second)
+        return add(_lower_half(total, total), _upper_half(total, total))
+
+    return lane_sums
+
+
+def _make_stream(type_: GGMLType) -> Kernel:
+    (unpack, offset), size = UNPACK[type_], LAYOUTS[type_].type_size
+    lane_sums, is_one_sum, has_minimum = _make_lane_sums(offset), type_ is GGMLType.Q2_K, type_ in _WITH_MINIMUM
+
+    @jit(name=f"stream_{type_.name}")
+    def stream(weight: U8, activation: U8, n: int, out: F32, scratch: U8, start: int, stop: int) -> None:
+        n_tokens, row_bytes = activation.shape
+        flat, other, sums = weight.reshape(-1), activation.reshape(-1), scratch[: 32 * n_tokens]
+        for r in range(start, stop):
+            sums[:] = 0
+            out[:, r] = 0
+            for block in range(n // 256):
+                at = (r * (n // 256) + block) * size
+                q0, q1, q2, q3, scales, mins, d, dmin = unpack(flat, at)
+                q0, q1 = _side_by_side(q0, q0), _side_by_side(q1, q1)
+                q2, q3 = _side_by_side(q2, q2), _side_by_side(q3, q3)
+                pairs, low_pairs = words_as_i32(narrow_i16(scales)), narrow_i16(mins)
+                for line in range(0, size, 64):
+                    prefetch(flat, at + _AHEAD + line)
+                for t in range(n_tokens):
+                    row = t * row_bytes
+                    d_other = load_f32(other, row + 3 * n + n // 8 + 4 * block)
+                    lanes = lane_sums(q0, q1, q2, q3, pairs, other, row + 256 * block)
+                    low = np.float32(0)
+                    if has_minimum:
+                        bsums = load_i16x16(other, row + 3 * n + 32 * block)
+                        low = np.float32(
+                            np.float32(dmin * d_other) * lane_sum(dot_pairs(zeros_i32x8(), low_pairs, bsums))
+                        )
+                    if is_one_sum:
+                        whole = np.float32(lane_sum(lanes))
+                        out[t, r] += np.float32(np.float32(np.float32(d_other * d) * whole) - low)
+                    else:
+                        scaled = multiply(splat_f32x8(np.float32(d * d_other)), to_f32(lanes))
+                        store(sums, 32 * t, add(load_f32x8(sums, 32 * t), scaled))
+                        out[t, r] -= low
+            if not is_one_sum:
+                for t in range(n_tokens):
+                    out[t, r] = ordered_sum(out[t, r], load_f32x8(sums, 32 * t))
+
+    return stream
+
+
+_WITH_MINIMUM = tuple(type_ for type_ in UNPACK if "dmin" in dict(LAYOUTS[type_].fields))
+
+# Of 256 bytes: those of a class, k mod 8, for two classes from 128 bytes each; eight from a vector of 64.
+_of_classes: list[Any] = [
+    make_shuffle([64 * v + 8 * g + c for v in range(2) for g in range(8)]) for c in range(_CLASSES)
+]
+_class_0, _class_1, _class_2, _class_3, _class_4, _class_5, _class_6, _class_7 = _of_classes
+_joined, _twice = make_shuffle(range(32)), make_shuffle([lane // 2 for lane in range(32)])
+
+
+def _make_unpack(type_: GGMLType) -> Kernel:
+    """Sixteen rows side by side: scaled quants and minimums by pairs, and the two factors."""
+    (unpack_block, offset), size = UNPACK[type_], LAYOUTS[type_].type_size
+
+    @jit(name=f"unpack_rows_{type_.name}")
+    def unpack(flat: U8, first: int, n_blocks: int, staging: U8, tile: U8, mins: U8, factors: F32) -> None:
+        for block in range(n_blocks):
+            for r in range(ROWS):
+                at = ((first + r) * n_blocks + block) * size
+                q0, q1, q2, q3, scales, low, d, dmin = unpack_block(flat, at)
+                q0, q1 = as_i8(add_number(q0, -offset)), as_i8(add_number(q1, -offset))
+                q2, q3 = as_i8(add_number(q2, -offset)), as_i8(add_number(q3, -offset))
+                scale, to = _twice(narrow_i16(scales), narrow_i16(scales)), 512 * r
+                store(staging, to, multiply(to_i16(_joined(_class_0(q0, q1), _class_0(q2, q3))), scale))
+                store(staging, to + 64, multiply(to_i16(_joined(_class_1(q0, q1), _class_1(q2, q3))), scale))
+                store(staging, to + 128, multiply(to_i16(_joined(_class_2(q0, q1), _class_2(q2, q3))), scale))
+                store(staging, to + 192, multiply(to_i16(_joined(_class_3(q0, q1), _class_3(q2, q3))), scale))
+                store(staging, to + 256, multiply(to_i16(_joined(_class_4(q0, q1), _class_4(q2, q3))), scale))
+                store(staging, to + 320, multiply(to_i16(_joined(_class_5(q0, q1), _class_5(q2, q3))), scale))
+                store(staging, to + 384, multiply(to_i16(_joined(_class_6(q0, q1), _class_6(q2, q3))), scale))
+                store(staging, to + 448, multiply(to_i16(_joined(_class_7(q0, q1), _class_7(q2, q3))), scale))
+                scatter_32(mins, 512 * block + 4 * r, 64, words_as_i32(narrow_i16(low)))
+                factors[2 * ROWS * block + r] = d
+                factors[2 * ROWS * block + ROWS + r] = dmin
+            for c in range(_CLASSES):
+                transpose(staging, 64 * c, 512, tile, _BLOCK_TILE * block + 1024 * c)
+
+    return unpack
+
+
+@jit
+def _class_sums(whole: object, tile: U8, at: int, other: U8, pairs: int, stride: int) -> object:
+    """Add the 32 products of one class: pair j of every row with that of every token."""
+    for j in range(16):
+        whole = dot_pairs_each(whole, load_i16x32(tile, at + 64 * j), other, pairs + 4 * j, stride)
+    return whole
+
+
+@jit
+def _minimum_sums(mins: U8, block: int, other: U8, bsums: int, stride: int) -> object:
+    low = zeros_i32_tile()
+    for i in range(8):
+        low = dot_pairs_each(low, load_i16x32(mins, 512 * block + 64 * i), other, bsums + 4 * i, stride)
+    return to_f32(low)
+
+
+def _make_tile_of_tokens(type_: GGMLType) -> Kernel:
+    """The products of the unpacked rows with ``TOKENS`` tokens."""
+    is_one_sum, has_minimum = type_ is GGMLType.Q2_K, type_ in _WITH_MINIMUM
+
+    @jit(name=f"tile_of_tokens_{type_.name}")
+    def products(tile: U8, mins: U8, factors: U8, sums: U8, other: U8, row: int, stride: int, n: int) -> object:
+        sums[:] = 0
+        totals = zeros_f32_tile()
+        for block in range(n // 256):
+            pairs, d_at = row + n + 512 * block, row + 3 * n + n // 8 + 4 * block
+            d_other = splat_each_f32(other, d_at, stride)
+            scale = multiply(for_each(load_f32x16(factors, 128 * block)), d_other)
+            low = zeros_f32_tile()
+            if has_minimum:
+                low = _minimum_sums(mins, block, other, row + 3 * n + 32 * block, stride)
+                low = multiply(multiply(for_each(load_f32x16(factors, 128 * block + 64)), d_other), low)
+            whole = zeros_i32_tile()
+            for c in range(_CLASSES):
+                whole = _class_sums(whole, tile, _BLOCK_TILE * block + 1024 * c, other, pairs + 64 * c, stride)
+                if not is_one_sum:
+                    at = 4 * ROWS * TOKENS * c
+                    store(sums, at, add(load_f32_tile(sums, at), multiply(scale, to_f32(whole))))
+                    whole = zeros_i32_tile()
+            term = subtract(multiply(scale, to_f32(whole)), low)
+            totals = add(totals, term) if is_one_sum else subtract(totals, low)
+        if not is_one_sum:
+            for c in range(_CLASSES):
+                totals = add(totals, load_f32_tile(sums, 4 * ROWS * TOKENS * c))
+        return totals
+
+    return products
+
+
+_STAGING, _EDGE = 512 * ROWS, 4 * ROWS * TOKENS
+
+
+def _make_matrix(type_: GGMLType) -> Kernel:
+    unpack, products = _make_unpack(type_), _make_tile_of_tokens(type_)
+
+    @jit(name=f"matrix_{type_.name}")
+    def matrix(weight: U8, activation: U8, n: int, out: F32, scratch: U8, start: int, stop: int) -> None:
+        n_tokens, row_bytes = activation.shape
+        flat, other, n_blocks = weight.reshape(-1), activation.reshape(-1), n // 256
+        staging, edge, rest = scratch[:_STAGING], scratch[_STAGING : _STAGING + _EDGE], scratch[_STAGING + _EDGE :]
+        sums, rest = rest[: _CLASSES * _EDGE], rest[_CLASSES * _EDGE :]
+        tile, rest = rest[: _BLOCK_TILE * n_blocks], rest[_BLOCK_TILE * n_blocks :]
+        mins, factors = rest[: 512 * n_blocks], rest[512 * n_blocks : 640 * n_blocks]
+        for begin in range(start, stop, ROWS):
+            first = min(begin, weight.shape[0] - ROWS)
+            unpack(flat, first, n_blocks, staging, tile, mins, factors.view(np.float32))
+            for next_token in range(0, n_tokens, TOKENS):
+                token = min(next_token, n_tokens - TOKENS)
+                totals = products(tile, mins, factors, sums, other, token * row_bytes, row_bytes, n)
+                if begin == first and begin + ROWS <= stop:
+                    store_each(out, 4 * (token * out.shape[1] + first), 4 * out.shape[1], totals)
+                else:
+                    store_each(edge, 0, 4 * ROWS, totals)
+                    copy_rows(edge, out, token, first, begin, min(begin + ROWS, stop))
+
+    return matrix
+
+
+def mul_mat_scratch(n: int, n_tokens: int) -> int:
+    """Bytes of scratch that the kernels need."""
+    matrix = _STAGING + _EDGE + _CLASSES * _EDGE + n // 256 * (_BLOCK_TILE + 640)
+    return matrix if n_tokens >= MATRIX_TOKENS else 32 * MATRIX_TOKENS
+
+
+def _make_mul_mat(type_: GGMLType) -> Kernel:
+    stream, matrix = _make_stream(type_), _make_matrix(type_)
+
+    @jit(name=f"simd_mul_mat_{type_.name}")
+    def mul_mat(weight: U8, activation: U8, n: int, out: F32, scratch: U8, start: int, stop: int) -> None:
+        n_tokens = activation.shape[0]
+        if n_tokens >= MATRIX_TOKENS and weight.shape[0] >= ROWS:
+            matrix(weight, activation, n, out, scratch, start, stop)
+        else:
+            for t in range(0, n_tokens, MATRIX_TOKENS):
+                few = min(n_tokens, t + MATRIX_TOKENS)
+                stream(weight, activation[t:few], n, out[t:few], scratch, start, stop)
+
+    return mul_mat
+
+
+MUL_MAT: dict[GGMLType, Kernel] = {type_: _make_mul_mat(type_) for type_ in UNPACK}

@@ -1,0 +1,125 @@
+"""Sums of products with a panel of the cache: what scores and outputs of attention have in common.
+
+A panel is up to ``STEPS`` rows of lanes: positions of a block for some of the head dimensions, or values of the head
+for the positions of a block. Every lane has a double sum; row after row, the product of the lane with the row's factor
+is added, rounded to float32 first. Products of halves have 22 bits and are exact in either precision, so a cache of
+halves is widened to doubles once per panel and its products are added without conversions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from minillama.kernels.bits import half_to_float
+from minillama.kernels.jit import Kernel, jit
+from minillama.kernels.reference.attention import SUFFIX
+from minillama.kernels.simd.floats import (
+    WIDE,
+    add_exact_product,
+    load_doubles,
+    load_floats,
+    splat_doubles,
+    splat_floats,
+)
+from minillama.kernels.simd.vectors import add, halves_to_f32, load_u16x16, multiply, store, to_f64
+from minillama.kernels.types import F32, F64, U8, U16
+
+LANES = 16
+STEPS = 64
+PANEL_BYTES = 8 * STEPS * STEPS
+
+Panel = npt.NDArray[Any]
+
+
+@jit
+def _panel_f32(cache: F32, at: int, stride: int, steps: int, lanes: int, scratch: U8) -> tuple[F32, int, int]:
+    """The cache itself, unless the lanes do not fill whole vectors: then a copy padded with zeros."""
+    if lanes % LANES == 0:
+        return cache, at, stride
+    padded = lanes + -lanes % LANES
+    panel = scratch.view(np.float32)
+    for i in range(steps):
+        for lane in range(padded):
+            panel[i * padded + lane] = cache[at + i * stride + lane] if lane < lanes else np.float32(0)
+    return panel, 0, padded
+
+
+@jit
+def _panel_f16(cache: U16, at: int, stride: int, steps: int, lanes: int, scratch: U8) -> tuple[F64, int, int]:
+    """The halves as doubles, padded with zeros to whole vectors."""
+    padded = lanes + -lanes % LANES
+    panel = scratch.view(np.float64)
+    for i in range(steps):
+        for lane in range(0, lanes - lanes % LANES, LANES):
+            halves = load_u16x16(cache, 2 * (at + i * stride + lane))
+            store(panel, 8 * (i * padded + lane), to_f64(halves_to_f32(halves)))
+        for lane in range(lanes - lanes % LANES, padded):
+            value = np.float32(0)
+            if lane < lanes:
+                value = half_to_float(np.uint32(cache[at + i * stride + lane]))
+            panel[i * padded + lane] = np.float64(value)
+    return panel, 0, padded
+
+
+# panel_of(flat cache, at, stride, steps, lanes, scratch of PANEL_BYTES) -> (panel, at, stride), in elements
+PANEL: dict[np.dtype[Any], Kernel] = {np.dtype(np.float32): _panel_f32, np.dtype(np.uint16): _panel_f16}
+
+
+def _make_sum_f32(lanes: int) -> Kernel:
+    load_sum, load, splat = load_doubles(lanes), load_floats(lanes), splat_floats(lanes)
+
+    @jit(name=f"sum_products_f32_{lanes}")
+    def sum_products(
+        sums: F64, place: int, panel: F32, at: int, stride: int, factors: F32, first: int, steps: int
+    ) -> None:
+        total = load_sum(sums, 8 * place)
+        for i in range(steps):
+            product = multiply(load(panel, 4 * (at + i * stride)), splat(factors[first + i]))
+            total = add(total, to_f64(product))
+        store(sums, 8 * place, total)
+
+    return sum_products
+
+
+def _make_sum_f16(lanes: int) -> Kernel:
+    load, splat = load_doubles(lanes), splat_doubles(lanes)
+
+    @jit(name=f"sum_products_f16_{lanes}")
+    def sum_products(
+        sums: F64, place: int, panel: F64, at: int, stride: int, factors: F32, first: int, steps: int
+    ) -> None:
+        total = load(sums, 8 * place)
+        for i in range(steps):
+            factor = splat(np.float64(factors[first + i]))
+            total = add_exact_product(total, load(panel, 8 * (at + i * stride)), factor)
+        store(sums, 8 * place, total)
+
+    return sum_products
+
+
+def _make_add_panel(dtype: np.dtype[Any], make_sum: Any) -> Kernel:
+    sum_wide, sum_narrow = make_sum(WIDE), make_sum(LANES)
+
+    @jit(name=f"add_panel_{SUFFIX[dtype]}")
+    def add_panel(
+        sums: F64, place: int, panel: Panel, at: int, stride: int, factors: F32, first: int, steps: int, lanes: int
+    ) -> None:
+        """Add ``steps`` rows of a panel times their factors to the sums from ``place`` on, lanes rounded up to 16."""
+        lane = 0
+        while lanes - lane > WIDE - LANES:
+            sum_wide(sums, place + lane, panel, at + lane, stride, factors, first, steps)
+            lane += WIDE
+        while lane < lanes:
+            sum_narrow(sums, place + lane, panel, at + lane, stride, factors, first, steps)
+            lane += LANES
+
+    return add_panel
+
+
+ADD_PANEL: dict[np.dtype[Any], Kernel] = {
+    dtype: _make_add_panel(dtype, make_sum)
+    for dtype, make_sum in ((np.dtype(np.float32), _make_sum_f32), (np.dtype(np.uint16), _make_sum_f16))
+}
