@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 import minillama
+from minillama.cli.bench import bench
 from minillama.cli.chat import chat
 from minillama.cli.errors import Failure, describe
 from minillama.cli.generate import generate
@@ -19,6 +20,7 @@ from minillama.cli.pull import pull
 from minillama.cli.quantize import quantize
 from minillama.cli.tokenize import tokenize
 from minillama.cli.verify import verify
+from minillama.cli.warmup import warmup
 
 _INTERRUPTED = 130  # what shells report for a program ended by Ctrl-C
 
@@ -69,5 +71,5 @@ def main() -> None:
     """
 
 
-for _command in (generate, chat, tokenize, info, models, pull, quantize, verify):
+for _command in (generate, chat, tokenize, info, models, pull, quantize, bench, verify, warmup):
     main.add_command(_command)

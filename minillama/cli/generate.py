@@ -73,7 +73,7 @@ def generate(prompt: str | None, file: str | None, as_json: bool, stats: bool, *
         else:
             _stream(run, text, TextOutput(notices))
     if stats or (sys.stdout.isatty() and sys.stderr.isatty() and not as_json):
-        note(_summary(run.result(), notices.compiled))
+        note(_summary(run.result(), notices.compiled > 0))
 
 
 def _stream(run: Run, prompt: str, output: TextOutput) -> None:

@@ -22,14 +22,14 @@ class Notices(logging.Handler):
     Attributes
     ----------
     compiled
-        Whether any kernel was compiled.
+        Kernels that were compiled.
     text_is_open
         A line of text is unfinished on the terminal: nothing may be written over it.
     """
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
-        self.compiled = False
+        self.compiled = 0
         self.text_is_open = False
         self._shown = 0  # columns of the line that is to go away
         self._level = _KERNELS.level
@@ -69,4 +69,4 @@ class Notices(logging.Handler):
             line = f"{_COMPILING}: {kernel}"[: shutil.get_terminal_size().columns - 1]
             click.echo("\r" + line.ljust(self._shown), nl=False, err=True)
             self._shown = max(self._shown, len(line))
-        self.compiled = True
+        self.compiled += 1

@@ -7,7 +7,8 @@ import math
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -77,6 +78,19 @@ def print_table(rows: Table) -> None:
         screen.print(rows)
     lines = captured.get().rstrip("\n").split("\n")
     click.echo("\n".join(line.rstrip() for line in lines), color=True)
+
+
+@contextmanager
+def status_line(doing: str) -> Iterator[Callable[[int, int, str], None]]:
+    """Yield ``progress(done, total, what)``, which shows a line on stderr if that is a terminal."""
+    from rich.console import Console
+    from rich.status import Status
+
+    if not sys.stderr.isatty():
+        yield lambda done, total, what: None
+        return
+    with Status("", console=Console(stderr=True)) as status:
+        yield lambda done, total, what: status.update(f"{doing} {visible(what)} ({done + 1} of {total})")
 
 
 def counted(n: int, thing: str) -> str:

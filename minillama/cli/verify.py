@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
 from minillama.cli.loading import find_file
 from minillama.cli.options import DEFAULT_MODEL, debug_option, examples, json_option
-from minillama.cli.output import print_json, print_table, table, visible
+from minillama.cli.output import print_json, print_table, status_line, table, visible
 
 if TYPE_CHECKING:
     from minillama.verify import Level, Report
@@ -48,7 +46,7 @@ def verify(
     from minillama.verify import LEVELS, compare
 
     path = find_file(model)
-    with _progress() as progress:
+    with status_line("comparing") as progress:
         report = compare(
             path, levels=levels or LEVELS, llama_cpp=llama_cpp, kv_type=kv_type, threads=threads, progress=progress
         )
@@ -99,16 +97,3 @@ def _details(level: Level) -> Iterator[str]:
                 f"{distance.largest:.4g}, {distance.n_argmax} argmax changes, KL mean {distance.mean_kl:.3g} "
                 f"max {distance.max_kl:.3g}"
             )
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int, str], None]]:
-    """A line on stderr that says what is being compared, if stderr is a terminal."""
-    from rich.console import Console
-    from rich.status import Status
-
-    if not sys.stderr.isatty():
-        yield lambda done, total, what: None
-        return
-    with Status("", console=Console(stderr=True)) as status:
-        yield lambda done, total, what: status.update(f"comparing {visible(what)} ({done + 1} of {total})")

@@ -3,5 +3,6 @@
 from minillama.generate.conversation import Conversation
 from minillama.generate.language_model import LanguageModel, load
 from minillama.generate.result import Generation, Piece, Timings
+from minillama.generate.warmup import compile_kernels
 
-__all__ = ["Conversation", "Generation", "LanguageModel", "Piece", "Timings", "load"]
+__all__ = ["Conversation", "Generation", "LanguageModel", "Piece", "Timings", "compile_kernels", "load"]

@@ -17,7 +17,7 @@ from minillama.model.config import architecture_of, read_config
 from minillama.model.families import family
 from minillama.model.weights import Binder, Weights
 from minillama.runtime.batch import Batch
-from minillama.runtime.capture import Captured
+from minillama.runtime.capture import Captured, RecordedPass
 from minillama.runtime.eager import Eager
 from minillama.runtime.kv_cache import BlockPool, KVCache
 from minillama.runtime.operations import Operations, Watcher
@@ -193,6 +193,25 @@ class Model:
         if logits == "last":
             return list(values)
         return np.split(values, np.cumsum([len(part) for part in tokens])[:-1])
+
+    def recorded_pass(
+        self, ids: Sequence[int] | npt.ArrayLike, cache: KVCache, *, logits: str | None = "last"
+    ) -> tuple[RecordedPass, Batch]:
+        """The plan that :meth:`forward` would run, and what to run it with; for profiles.
+
+        Running it writes the new tokens' keys and values, but the cache does not count them as its own.
+
+        Raises
+        ------
+        InvalidInputError
+            As for :meth:`forward`, or the driver records no plans.
+        """
+        if not isinstance(self._driver, Captured):
+            raise InvalidInputError("driver is 'eager', only 'captured' records plans")
+        tokens = self._checked_ids(ids)
+        cache.reserve(len(tokens))
+        batch = Batch.of([tokens], [cache], logits)
+        return self._driver.recorded(self._forward, batch), batch
 
     def _pass(
         self,

@@ -130,6 +130,11 @@ class KVCache:
         return self.pool.kv_type
 
     @property
+    def bytes_per_position(self) -> int:
+        """Memory that the keys and values of a position take."""
+        return self.pool.nbytes // (self.pool.n_blocks * BLOCK)
+
+    @property
     def blocks(self) -> tuple[int, ...]:
         """Index in the pool of the block of positions ``BLOCK * i`` and on."""
         return tuple(self._blocks)

@@ -57,6 +57,17 @@ class LlamaCpp:
         """Whether it is the build whose bits minillama has: no instruction set beyond x86-64's baseline."""
         return not any(feature.startswith(_SIMD) for feature in self.features)
 
+    @property
+    def command(self) -> list[str]:
+        """The program that answers the request in the file named as its last argument; to be run in an empty folder."""
+        # By its text, so that no file beside the worker can hide a module it imports.
+        return [sys.executable, "-c", _WORKER.read_text()]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The program's environment."""
+        return {**os.environ, **({} if self._site is None else {"PYTHONPATH": str(self._site)})}
+
     def tokenize(
         self, model: Path, texts: Sequence[str], *, add_special: bool = True, parse_special: bool = False
     ) -> list[list[int]]:
@@ -93,15 +104,13 @@ class LlamaCpp:
                 return dict(saved)
 
     def _ask(self, request: dict[str, Any]) -> Any:
-        env = dict(os.environ)
-        if self._site is not None:
-            env["PYTHONPATH"] = str(self._site)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "request.json"
             path.write_text(json.dumps(request))
-            # By its text and in an empty folder, so that no file beside the worker can hide a module it imports.
-            command = [sys.executable, "-c", _WORKER.read_text(), str(path)]
-            done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, check=False)
+            command = [*self.command, str(path)]
+            done = subprocess.run(
+                command, env=self.environment, cwd=folder, capture_output=True, text=True, check=False
+            )
         if "No module named 'llama_cpp'" in done.stderr:
             raise MissingDependencyError(f"llama-cpp-python is needed: {HOW_TO_INSTALL}")
         if done.returncode:

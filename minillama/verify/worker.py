@@ -8,6 +8,7 @@ a JSON object with a ``task``:
 - ``evaluate``: for each text, ids of the prompt and of its greedy continuation, and a hash of every position's logits.
 - ``logits``: full logits of every position of each list of ids, saved as .npz.
 - ``tensors``: every float32 tensor of the evaluation of one list of ids, saved as .npz in graph order.
+- ``time``: load, compute ``ids``, then time a run for each line of standard input and answer with a line.
 """
 
 from __future__ import annotations
@@ -114,6 +115,10 @@ class Session:
         """Forget everything."""
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self.context), True)
 
+    def truncate(self, n: int) -> None:
+        """Forget all positions from ``n`` on."""
+        llama_cpp.llama_memory_seq_rm(llama_cpp.llama_get_memory(self.context), 0, n, -1)
+
     def decode(self, ids: list[int], first: int, wanted: str = "all") -> np.ndarray:
         """Logits of all or the last of ``ids``, at positions ``first`` and on: float32 [n, n_vocab]."""
         outputs = range(len(ids)) if wanted == "all" else [len(ids) - 1]
@@ -126,7 +131,7 @@ class Session:
             sys.exit("llama_decode failed")
         llama_cpp.llama_batch_free(batch)
         rows = (llama_cpp.llama_get_logits_ith(self.context, i) for i in outputs)
-        return np.stack([np.ctypeslib.as_array(row, (self.n_vocab,)).copy() for row in rows])
+        return np.stack([np.ctypeslib.as_array(row, (self.n_vocab,)) for row in rows])
 
 
 def position_hash(logits: np.ndarray) -> str:
@@ -204,6 +209,29 @@ def task_tensors(request: dict[str, Any]) -> None:
     (ids,) = request["ids"]
     Session(request, context_size(len(ids)), recorder).decode(ids, 0)
     np.savez(request["save"], **recorder.tensors)  # type: ignore[arg-type]
+
+
+def timed(session: Session, run: dict[str, Any]) -> float:
+    """Seconds for ``ids`` after the first ``at`` positions, at once or one by one."""
+    session.truncate(run["at"])
+    parts = [[token] for token in run["ids"]] if run["one_by_one"] else [run["ids"]]
+    first = run["at"]
+    start = time.perf_counter()
+    for part in parts:
+        session.decode(part, first, wanted="last")
+        first += len(part)
+    return time.perf_counter() - start
+
+
+def task_time(request: dict[str, Any]) -> None:
+    """Time runs until there are no more."""
+    start = time.perf_counter()
+    session = Session(request, context_size(request["n_ctx"]), None)
+    loaded = time.perf_counter() - start
+    timed(session, {"ids": request["ids"], "at": 0, "one_by_one": False})
+    print(json.dumps({"load_seconds": loaded}), flush=True)
+    for line in sys.stdin:
+        print(json.dumps({"seconds": timed(session, json.loads(line))}), flush=True)
 
 
 if __name__ == "__main__":

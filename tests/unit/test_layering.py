@@ -26,6 +26,7 @@ BELOW = {
     },
 }  # fmt: skip
 BELOW["verify"] = set(BELOW)
+BELOW["bench"] = set(BELOW)
 BELOW["cli"] = set(BELOW)
 BELOW["__main__"] = {"cli"}
 
