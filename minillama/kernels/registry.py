@@ -134,6 +134,7 @@ def _reference() -> KernelSet:
 
 
 def _cpu() -> KernelSet:
+    from minillama.kernels.reference import experts
     from minillama.kernels.simd import activations, attention, elementwise, mul_mat, rope, store_kv
 
     return replace(
@@ -142,6 +143,7 @@ def _cpu() -> KernelSet:
         quantize=activations.QUANTIZE,
         activation_bytes=activations.activation_bytes,
         mul_mat=mul_mat.MUL_MAT,
+        mul_mat_id=experts.mul_mat_id_of(mul_mat.MUL_MAT),
         mul_mat_scratch=mul_mat.mul_mat_scratch,
         mul_mat_rows=mul_mat.mul_mat_rows,
         store_kv=store_kv.STORE_KV,

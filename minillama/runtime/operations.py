@@ -19,7 +19,7 @@ from minillama.kernels.jit import Kernel
 from minillama.kernels.layouts import LAYOUTS
 from minillama.kernels.reference.attention import BLOCK
 from minillama.kernels.registry import KernelSet
-from minillama.kernels.scratch import BLOCK_BYTES, DOT_BYTES
+from minillama.kernels.scratch import BLOCK_BYTES
 from minillama.kernels.types import F32, I32, I64, U8
 from minillama.runtime.batch import Batch
 from minillama.runtime.plan import Operation
@@ -278,7 +278,8 @@ class Operations(ABC):
         out = self._empty((n_tokens, n_used, n_rows))
         self._run(
             name, self.kernels.mul_mat_id[weight.type], n_rows if n_tokens else 0,
-            weight.packed, activation, ids, n, out, scratch_bytes=DOT_BYTES, work_per_item=n * n_tokens * n_used,
+            weight.packed, activation, ids, n, out, scratch_bytes=self.kernels.mul_mat_scratch(weight.type, n, 1),
+            work_per_item=n * n_tokens * n_used, granularity=self.kernels.mul_mat_rows(weight.type),
         )  # fmt: skip
         return self._named(name, out)
 
