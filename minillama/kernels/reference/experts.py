@@ -26,8 +26,8 @@ def mul_mat_id_of(products: Mapping[GGMLType, Kernel]) -> dict[GGMLType, Kernel]
     """A backend's products with chosen experts, out of its ``mul_mat`` kernels.
 
     ``mul_mat_id(weight: uint8 [n_expert, n_rows, row_bytes], activation: uint8 [n_tokens, n_used or 1, bytes], ids:
-    int32 [n_tokens, n_used], n, out: float32 [n_tokens, n_used, n_rows], scratch, start, stop)``: rows start..stop of the
-    chosen experts, each product as in ``mul_mat``.
+    int32 [n_tokens, n_used], n, out: float32 [n_tokens, n_used, n_rows], scratch, start, stop)``: rows of
+    the chosen experts, each product as in ``mul_mat``.
     """
     return {type_: _make_mul_mat_id(type_, kernel) for type_, kernel in products.items()}
 
