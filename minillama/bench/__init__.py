@@ -1,6 +1,6 @@
 """Speed: ours and llama.cpp's in turn, beside what the machine can do."""
 
 from minillama.bench.compare import bench
-from minillama.bench.report import Bench, Machine, Spread, Test
+from minillama.bench.report import Bench, Machine, Measurement, Spread
 
-__all__ = ["Bench", "Machine", "Spread", "Test", "bench"]
+__all__ = ["Bench", "Machine", "Measurement", "Spread", "bench"]

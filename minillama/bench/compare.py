@@ -9,7 +9,7 @@ from pathlib import Path
 
 from minillama.bench.machine import multiply_add_rate, read_bandwidth
 from minillama.bench.profiling import Profile, profile
-from minillama.bench.report import Bench, Machine, Process, Spread, Test
+from minillama.bench.report import Bench, Machine, Measurement, Process, Spread
 from minillama.bench.side import FIRST_IDS, THEIR_KV_TYPE, Side, our_side, their_side
 from minillama.bench.work import Work
 from minillama.errors import InvalidInputError
@@ -72,6 +72,8 @@ def bench(
     threads = usable_processors() if threads is None else threads
     depths = tuple(prompts if depths is None else depths)
     _check(prompts=prompts, n_decode=(n_decode,), threads=(threads,), rounds=(rounds,))
+    if any(depth < 0 for depth in depths):
+        raise InvalidInputError(f"depths is {min(depths)}, whole numbers from 0 are wanted")
     path = resolve(model).resolve()
     with open_gguf(path) as file:
         work, config = Work.of(file), read_config(file)
@@ -130,14 +132,14 @@ def _measure(
     return rates
 
 
-def _test(plan: _Plan, rates: Sequence[Sequence[float]], work: Work, machine: Machine) -> Test:
+def _test(plan: _Plan, rates: Sequence[Sequence[float]], work: Work, machine: Machine) -> Measurement:
     kind, n, at = plan
     ours, theirs = Spread.of(rates[0]), Spread.of(rates[1]) if len(rates) > 1 else None
     if kind == "prompt":
         of_machine = ours.median / n * work.of_prompt(n) / machine.multiply_adds
     else:
         of_machine = ours.median * work.bytes_per_token / machine.bytes_read
-    return Test(kind, n, at, ours, theirs, of_machine)
+    return Measurement(kind, n, at, ours, theirs, of_machine)
 
 
 def _process(side: Side, n_ctx: int, ours: Side, kv_type: str) -> Process:

@@ -31,7 +31,8 @@ class Row:
     calls, seconds
         How many there are, and the time of all.
     multiply_adds, bytes_read
-        Their work a pass; None where it is not products that take the time, or no weights that are read.
+        Their work a pass; None where it is not products that take the time, or no weights that are read. Attention
+        counts every token with every position, those that a token does not see included.
     """
 
     name: str

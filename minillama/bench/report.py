@@ -40,7 +40,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Test:
+class Measurement:
     """Rates of one kind of run, in tokens a second.
 
     Attributes
@@ -117,7 +117,7 @@ class Bench:
     kv_type: str
     llama_cpp: str | None
     machine: Machine
-    tests: list[Test]
+    tests: list[Measurement]
     ours: Process
     theirs: Process | None
     profiles: list[Profile] = field(default_factory=list)

@@ -49,27 +49,47 @@ def console_progress(title: str) -> Iterator[Progress]:
     Progress
         To be passed as ``progress=``.
     """
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield _OneLine(title)
-        return
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-    from rich.progress import Progress as RichProgress
-
-    bar = RichProgress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-    )
+    shown = _Shown(title)
     try:
-        yield _Bar(title, bar)
+        yield shown
     finally:
-        bar.stop()
+        shown.stop()
+
+
+class _Shown:
+    """A bar or a line, made at the first report: mostly there is none, and the library of bars takes time to load."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._progress: _OneLine | _Bar | None = None
+
+    def __call__(self, done_bytes: int, total_bytes: int, stage: str) -> None:
+        if self._progress is None:
+            self._progress = self._start()
+        self._progress(done_bytes, total_bytes, stage)
+
+    def stop(self) -> None:
+        if isinstance(self._progress, _Bar):
+            self._progress.stop()
+
+    def _start(self) -> _OneLine | _Bar:
+        from rich.console import Console
+
+        console = Console(stderr=True)
+        if not console.is_terminal:
+            return _OneLine(self._title)
+        from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+        from rich.progress import Progress as RichProgress
+
+        bar = RichProgress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        return _Bar(self._title, bar)
 
 
 class _OneLine:
@@ -99,6 +119,9 @@ class _Bar:
             self._begin(done_bytes, total_bytes, stage)
         else:
             self._bar.update(self._row, completed=done_bytes, total=total_bytes)
+
+    def stop(self) -> None:
+        self._bar.stop()
 
     def _begin(self, done_bytes: int, total_bytes: int, stage: str) -> None:
         if self._row is not None and not self._bar.tasks[-1].finished:

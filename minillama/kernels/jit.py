@@ -15,6 +15,7 @@ import logging
 import os
 import platform
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,14 @@ def cache_folder() -> Path:
     return Path(base) / "kernels" / f"{minillama.__version__}-{digest.hexdigest()[:16]}"
 
 
+@functools.cache
+def _make_writable(folder: str) -> None:
+    """Make a folder and check once, not for each of several hundred kernels, that files can be written in it."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+        pass
+
+
 class _Locator(_CacheLocator):
     """Tells numba's cache to use :func:`cache_folder` and to tell functions apart by module and name."""
 
@@ -59,6 +68,9 @@ class _Locator(_CacheLocator):
 
     def get_cache_path(self) -> str:
         return str(cache_folder())
+
+    def ensure_cache_path(self) -> None:
+        _make_writable(self.get_cache_path())
 
     def get_source_stamp(self) -> str:
         return ""  # the folder's name already carries the hash of all sources
