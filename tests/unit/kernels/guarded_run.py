@@ -61,6 +61,9 @@ def run_attention(*, at_end: bool) -> None:
         scratch = guarded(np.empty(4 * 128, np.uint8), at_end=at_end)
         place = case.table, case.sequence, case.position
         kernels.attention[np.dtype(dtype)](q, keys, values, *place, 2, case.scale, out, scratch, 0, 6)
+        special = 70, np.float32(2), guarded(np.zeros(2, np.float32), at_end=at_end)
+        scratch = guarded(np.empty(8 * 64 + 4 * 128, np.uint8), at_end=at_end)
+        kernels.attention_window[np.dtype(dtype)](q, keys, values, *place, 2, case.scale, *special, out, scratch, 0, 6)
 
 
 if __name__ == "__main__":
