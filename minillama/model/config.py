@@ -144,11 +144,13 @@ class Rules:
         Rotary base of layers with a window if the file has none, and their angles are never scaled; None: base and
         scale are those of the other layers.
     logit_scale
-        The multiplier of the logits must be there.
+        There may be a multiplier of the logits (``"maybe"``), or there must be (``"always"``).
     scales
         It has other multipliers too (the Granite family).
     softcaps
-        Default caps of attention scores and of logits.
+        Default caps of attention scores and of logits, if it has any; a default of 0 for scores: it has none.
+    parallel_residual
+        Whether the residual is parallel is written in the file.
     own_experts
         Experts have a size of their own, or share out that of the feed-forward network.
     shared_expert
@@ -162,9 +164,10 @@ class Rules:
     window: int | None = 0
     rope: str = "all"
     swa_base: float | None = None
-    logit_scale: bool = False
+    logit_scale: str = ""
     scales: bool = False
-    softcaps: tuple[float, float] = (0.0, 0.0)
+    softcaps: tuple[float, float] | None = None
+    parallel_residual: bool = False
     own_experts: bool = False
     shared_expert: str = ""
     n_layer_wide: int = 0
@@ -172,16 +175,18 @@ class Rules:
 
 RULES: Mapping[str, Rules] = {
     "smollm3": Rules(rope="three_of_four"),
-    "granite": Rules(rope="finetuned", logit_scale=True, scales=True, shared_expert="maybe"),
-    "granitemoe": Rules(logit_scale=True, scales=True, shared_expert="maybe"),
+    "granite": Rules(rope="finetuned", logit_scale="always", scales=True, shared_expert="maybe"),
+    "granitemoe": Rules(logit_scale="always", scales=True, shared_expert="maybe"),
     "qwen2moe": Rules(own_experts=True, shared_expert="always"),
     "qwen3moe": Rules(own_experts=True),
     "gemma2": Rules(window_period=2, window=4096, softcaps=(50.0, 30.0), n_layer_wide=46),
-    "gemma3": Rules(window_period=6, swa_base=10000.0, n_layer_wide=62),
+    "gemma3": Rules(window_period=6, swa_base=10000.0, softcaps=(0.0, 0.0), n_layer_wide=62),
     "olmo2": Rules(window_period=4),
-    "cohere2": Rules(layer_norm=True, window_period=4, window=None, rope="windows", logit_scale=True),
+    "cohere2": Rules(layer_norm=True, window_period=4, window=None, rope="windows", logit_scale="always"),
     "gpt-oss": Rules(window_period=2, window=None, own_experts=True),
-    **dict.fromkeys(("command-r", "gpt2", "gptneox", "starcoder2", "stablelm"), Rules(layer_norm=True)),
+    "command-r": Rules(layer_norm=True, logit_scale="maybe"),
+    "gptneox": Rules(layer_norm=True, parallel_residual=True),
+    **dict.fromkeys(("gpt2", "starcoder2", "stablelm"), Rules(layer_norm=True)),
 }
 
 
@@ -217,7 +222,7 @@ def read_config(file: GGUFFile) -> ModelConfig:
         norm_eps=keys.number(eps),
         n_rot=keys.integer("rope.dimension_count", head_dim),
         n_ctx_orig=keys.integer("rope.scaling.original_context_length", n_ctx_train),
-        parallel_residual=keys.flag("use_parallel_residual", False),
+        parallel_residual=rules.parallel_residual and keys.flag("use_parallel_residual"),
         **_rope(keys, rules),
         **_windows(keys, rules, n_layer),
         **_multipliers(keys, rules, n_layer, n_embd // n_head),
@@ -271,12 +276,13 @@ def _windows(keys: Keys, rules: Rules, n_layer: int) -> dict[str, Any]:
 
 
 def _multipliers(keys: Keys, rules: Rules, n_layer: int, width: int) -> dict[str, Any]:
-    attn_softcap, final_softcap = rules.softcaps
-    found = {
-        "final_softcap": keys.number("final_logit_softcapping", final_softcap),
-        "attn_softcap": keys.number("attn_logit_softcapping", attn_softcap) if attn_softcap else 0.0,
-        "logit_scale": keys.number("logit_scale", None if rules.logit_scale else 0.0),
-    }
+    found = {}
+    if rules.softcaps is not None:
+        attn_softcap, final_softcap = rules.softcaps
+        found["final_softcap"] = keys.number("final_logit_softcapping", final_softcap)
+        found["attn_softcap"] = keys.number("attn_logit_softcapping", attn_softcap) if attn_softcap else 0.0
+    if rules.logit_scale:
+        found["logit_scale"] = keys.number("logit_scale", None if rules.logit_scale == "always" else 0.0)
     if rules.scales:
         found |= {name: keys.number(name, 0.0) for name in ("residual_scale", "embedding_scale")}
         found["attention_scale"] = keys.number("attention.scale", 0.0)

@@ -49,9 +49,10 @@ class Keys:
             raise GGUFError(f"{full} is {value}, a positive number is wanted", path=self.path)
         return value
 
-    def flag(self, key: str, default: bool) -> bool:
+    def flag(self, key: str, default: bool | None = None) -> bool:
         """A truth value."""
-        return self._file.get(self._name(key), bool, default)
+        full = self._name(key)
+        return self._file.get(full, bool) if default is None else self._file.get(full, bool, default)
 
     def text(self, key: str, default: str) -> str:
         """A string."""

@@ -64,6 +64,13 @@ def test_recorded_greedy(folder: Path, name: str, types: str) -> None:
     assert greedy(Model(gguf.open(written(folder, name, types))), run["ids"][: run["n_prompt"]]) == run["ids"]
 
 
+@pytest.mark.parametrize("name", FAMILIES)
+def test_recorded_by_the_reference_backend(folder: Path, name: str) -> None:
+    run, path = RECORDED[name, "f16"], written(folder, name, "f16")
+    logits = Model(gguf.open(path), backend="reference").logits(run["ids"][:12])
+    assert_same_positions(position_hashes(logits), run["sha"][:12], name)
+
+
 @pytest.mark.llama_cpp
 @EVERY_CASE
 @pytest.mark.parametrize("kv_type", ["f32", "f16"])
