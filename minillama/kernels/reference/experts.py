@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
 from minillama.gguf.constants import GGMLType
@@ -10,6 +11,7 @@ from minillama.kernels.reference.dot import MUL_MAT
 from minillama.kernels.types import F32, I32, U8
 
 
+@functools.cache  # where backends share a product, they share this too
 def _make_mul_mat_id(type_: GGMLType, mul_mat: Kernel) -> Kernel:
     @jit(name=f"{mul_mat.__name__}_id_{type_.name}")
     def mul_mat_id(weight: U8, activation: U8, ids: I32, n: int, out: F32, scratch: U8, start: int, stop: int) -> None:
