@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 from pathlib import Path
@@ -40,7 +41,7 @@ from tests.reference.tokenizer_vocabs import ensure_vocabs
 
 _EXPECTED = json.loads(Path(__file__).with_name("tokenizer_expected.json").read_text(encoding="utf-8"))
 _WITH_PAIRS = sorted(set(VOCABS) - {"aquila", "baichuan", "gpt-neox", "nomic-bert-moe"})
-_FAMILIES = ["qwen2", "llama-spm", "gemma-4", "bert-bge", "nomic-bert-moe"]
+_FAMILIES = ["qwen2", "llama-spm", "bert-bge"]  # the rest is in the table (tokenizer_table.py)
 
 
 @pytest.mark.real
@@ -64,7 +65,7 @@ def _assert_equal(result: Comparison) -> None:
 
 @pytest.mark.llama_cpp
 def test_ids_equal_llama_cpp(pair: tuple[Tokenizer, Path]) -> None:
-    result = compare(*pair, random.Random(7).sample(short_requests(pair[0], 4000), 4000))
+    result = compare(*pair, random.Random(7).sample(short_requests(pair[0], 4000), 2500))
     _assert_equal(result)
     assert result.died == result.injected == 0
 
@@ -82,7 +83,13 @@ def test_ids_of_long_texts_equal_llama_cpp(name: str) -> None:
 def test_ids_of_made_vocabularies_equal_llama_cpp(name: str, tmp_path: Path) -> None:
     path = tokenizer_made.write(tmp_path / "made.gguf", tokenizer_made.MADE[name]())
     tokenizer = Tokenizer.from_gguf(path)
-    _assert_equal(compare(tokenizer, path, random.Random(8).sample(short_requests(tokenizer, 4000), 4000)))
+    _assert_equal(compare(tokenizer, path, random.Random(8).sample(short_requests(tokenizer, 4000), 2500)))
+
+
+@functools.cache
+def _short_sample() -> list[Request]:
+    texts = [text.encode() for text in valid_texts(["<|x|>"]) if len(text) < 300]
+    return [Request(text, True, True) for text in random.Random(9).sample(texts, 800)]
 
 
 @pytest.mark.llama_cpp
@@ -90,8 +97,7 @@ def test_ids_of_made_vocabularies_equal_llama_cpp(name: str, tmp_path: Path) -> 
 def test_words_of_every_pre_tokenizer_equal_llama_cpp(name: str, tmp_path: Path) -> None:
     path = tokenizer_made.write(tmp_path / "pairs.gguf", tokenizer_made.pairs(name))
     tokenizer = Tokenizer.from_gguf(path, pre=name)
-    requests = [request for request in short_requests(tokenizer, 1500) if len(request.text) < 300]
-    _assert_equal(compare(tokenizer, path, random.Random(9).sample(requests, 2000)))
+    _assert_equal(compare(tokenizer, path, _short_sample()))
 
 
 @pytest.mark.llama_cpp
@@ -137,15 +143,15 @@ def test_vocabulary_equals_llama_cpp(pair: tuple[Tokenizer, Path]) -> None:
 
 
 @pytest.mark.llama_cpp
-@pytest.mark.parametrize("flags", [(False, False), (False, True), (True, True)])
-def test_detokenized_text_equals_llama_cpp(pair: tuple[Tokenizer, Path], flags: tuple[bool, bool]) -> None:
+def test_detokenized_text_equals_llama_cpp(pair: tuple[Tokenizer, Path]) -> None:
     tokenizer, path = pair
-    texts = random.Random(6).sample([text for text in valid_texts(["I 'm . a ' b ,"]) if text], 300)
+    texts = random.Random(6).sample([text for text in valid_texts(["I 'm . a ' b ,"]) if text], 200)
     ids = [tokenizer.encode(text) for text in texts]
     rng = random.Random(5)
-    ids += [[rng.randrange(tokenizer.n_vocab) for _ in range(20)] for _ in range(200)]
-    for tokens, theirs in zip(ids, llama_cpp_texts(path, [(tokens, *flags) for tokens in ids]), strict=True):
-        assert tokenizer.detokenize(tokens, *flags) == theirs, tokens
+    ids += [[rng.randrange(tokenizer.n_vocab) for _ in range(20)] for _ in range(100)]
+    requests = [(tokens, *flags) for tokens in ids for flags in ((False, False), (False, True), (True, True))]
+    for request, theirs in zip(requests, llama_cpp_texts(path, requests), strict=True):
+        assert tokenizer.detokenize(*request) == theirs, request
 
 
 @pytest.mark.llama_cpp
