@@ -49,8 +49,9 @@ def summarize(file: GGUFFile) -> dict[str, Any]:
 def find_problems(file: GGUFFile) -> list[str]:
     """Return why minillama cannot run the file, in the library's words; empty if it can."""
     from minillama.kernels.layouts import weight_layout
-    from minillama.model.config import architecture_of, read_config
+    from minillama.model.config import read_config
     from minillama.model.families import check_supported
+    from minillama.model.keys import architecture_of
     from minillama.tokenizer import Tokenizer
 
     def configuration() -> None:

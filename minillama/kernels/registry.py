@@ -54,10 +54,42 @@ class KernelSet:
     add_bias: Kernel
     select_rows: Kernel
     swiglu: Kernel
+    attention_window: Mapping[np.dtype[Any], Kernel]
+    mul_mat_id: Mapping[GGMLType, Kernel]
+    soft_max: Kernel
+    argsort: Kernel
+    take_experts: Kernel
+    normalize_weights: Kernel
+    add_expert_bias: Kernel
+    sum_experts: Kernel
+    layer_norm: Kernel
+    rope_table_yarn: Kernel
+    activation: Mapping[str, Kernel]
+    gated: Mapping[str, Kernel]
+    swiglu_oai: Kernel
+    scale: Kernel
+    softcap: Kernel
+    div: Kernel
+    mul_row: Kernel
+    mul_column: Kernel
+    select_columns: Kernel
 
 
 def _reference() -> KernelSet:
-    from minillama.kernels.reference import attention, dequantize, dot, elementwise, quantize, rope
+    from minillama.kernels.reference import (
+        activations,
+        attention,
+        attention_window,
+        dequantize,
+        dot,
+        elementwise,
+        experts,
+        quantize,
+        rope,
+        routing,
+        softmax,
+        sorting,
+    )
 
     return KernelSet(
         name="reference",
@@ -79,10 +111,30 @@ def _reference() -> KernelSet:
         add_bias=elementwise.add_bias,
         select_rows=elementwise.select_rows,
         swiglu=elementwise.swiglu,
+        attention_window=attention_window.ATTENTION_WINDOW,
+        mul_mat_id=experts.MUL_MAT_ID,
+        soft_max=softmax.SOFT_MAX_EXT[np.dtype(np.float32)],
+        argsort=sorting.argsort,
+        take_experts=routing.take_experts,
+        normalize_weights=routing.normalize_weights,
+        add_expert_bias=routing.add_expert_bias,
+        sum_experts=routing.sum_experts,
+        layer_norm=elementwise.layer_norm,
+        rope_table_yarn=rope.rope_table_yarn,
+        activation=activations.ACTIVATIONS,
+        gated=activations.GATED,
+        swiglu_oai=activations.swiglu_oai,
+        scale=elementwise.scale,
+        softcap=elementwise.softcap,
+        div=elementwise.div,
+        mul_row=elementwise.mul_row,
+        mul_column=elementwise.mul_column,
+        select_columns=elementwise.select_columns,
     )
 
 
 def _cpu() -> KernelSet:
+    from minillama.kernels.reference import experts
     from minillama.kernels.simd import activations, attention, elementwise, mul_mat, rope, store_kv
 
     return replace(
@@ -91,6 +143,7 @@ def _cpu() -> KernelSet:
         quantize=activations.QUANTIZE,
         activation_bytes=activations.activation_bytes,
         mul_mat=mul_mat.MUL_MAT,
+        mul_mat_id=experts.mul_mat_id_of(mul_mat.MUL_MAT),
         mul_mat_scratch=mul_mat.mul_mat_scratch,
         mul_mat_rows=mul_mat.mul_mat_rows,
         store_kv=store_kv.STORE_KV,

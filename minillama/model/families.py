@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -20,11 +20,49 @@ class Family:
     forward: Callable[..., F32]
 
 
-# The module of each architecture, and what its forward pass is told besides: variations are declared here. Modules are
-# imported when a model is made, so that asking what is supported costs nothing.
-FAMILIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "llama": ("llama", {"pairing": "norm"}),
-    "qwen2": ("llama", {"pairing": "neox"}),
+@dataclass(frozen=True)
+class Declaration:
+    """An architecture as a module and what its two functions are told besides: variations are declared here.
+
+    Attributes
+    ----------
+    module
+        Name of the module in ``minillama.model``, imported when a model is made, so that asking what is supported costs
+        nothing.
+    bind, forward
+        Arguments of the module's functions of these names.
+    """
+
+    module: str
+    bind: Mapping[str, Any] = field(default_factory=dict)
+    forward: Mapping[str, Any] = field(default_factory=dict)
+
+
+_NORM, _NEOX = {"pairing": "norm"}, {"pairing": "neox"}
+_QK_NORM = {"qk_norm": "head"}
+
+FAMILIES: Mapping[str, Declaration] = {
+    "llama": Declaration("llama", forward=_NORM),
+    "qwen2": Declaration("llama", forward=_NEOX),
+    "qwen3": Declaration("llama", bind=_QK_NORM, forward=_NEOX),
+    "smollm3": Declaration("llama", forward=_NORM),
+    "granite": Declaration("llama", forward=_NORM),
+    "gemma": Declaration("gemma"),
+    "gemma2": Declaration("gemma", bind={"post_norms": True}),
+    "gemma3": Declaration("gemma", bind={"post_norms": True, "qk_norms": True}),
+    "olmo2": Declaration("olmo2"),
+    "phi3": Declaration("phi3"),
+    "gpt2": Declaration("gpt", bind={"learned_positions": True}, forward={"rotate": False}),
+    "gptneox": Declaration("gpt"),
+    "starcoder2": Declaration("gpt", bind={"fused": False}),
+    "stablelm": Declaration("stablelm"),
+    "command-r": Declaration("cohere"),
+    "cohere2": Declaration("cohere"),
+    "granitemoe": Declaration("llama", forward=_NORM),
+    "olmoe": Declaration("llama", bind={"qk_norm": "row"}, forward={**_NEOX, "normalize": False}),
+    "qwen2moe": Declaration("llama", forward={**_NEOX, "normalize": False}),
+    "qwen3moe": Declaration("llama", bind=_QK_NORM, forward=_NEOX),
+    "gpt-oss": Declaration("gpt_oss"),
 }
 
 
@@ -43,6 +81,6 @@ def check_supported(architecture: str) -> None:
 def family(architecture: str) -> Family:
     """The family of an architecture; an :class:`UnsupportedError` if there is none."""
     check_supported(architecture)
-    name, variation = FAMILIES[architecture]
-    module = importlib.import_module(f"minillama.model.{name}")
-    return Family(module.bind, partial(module.forward, **variation))
+    declared = FAMILIES[architecture]
+    module = importlib.import_module(f"minillama.model.{declared.module}")
+    return Family(partial(module.bind, **declared.bind), partial(module.forward, **declared.forward))

@@ -13,8 +13,9 @@ from minillama.errors import InvalidInputError
 from minillama.gguf import GGUFFile
 from minillama.kernels.registry import KernelSet, kernel_set
 from minillama.kernels.types import F32, I64
-from minillama.model.config import architecture_of, read_config
+from minillama.model.config import read_config
 from minillama.model.families import family
+from minillama.model.keys import architecture_of
 from minillama.model.weights import Binder, Weights
 from minillama.runtime.batch import Batch
 from minillama.runtime.capture import Captured, RecordedPass
@@ -77,7 +78,7 @@ class Model:
         self._driver = _driver(driver, kernels, team)
         eager = Eager(kernels, team)
         self.weights = Weights(file, eager)
-        self._bound = self._family.bind(Binder(file, eager), self.config)
+        self._bound = self._family.bind(Binder(file, eager), self.config, self.n_ctx)
         layers = [(self.config.n_head_kv, self.config.head_dim, self.config.value_dim)] * self.config.n_layer
         self._pool = BlockPool(layers, kv_type)
 

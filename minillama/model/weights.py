@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -131,6 +131,13 @@ class _Matrix:
     shape: tuple[int, int]
 
 
+@dataclasses.dataclass(frozen=True)
+class _Experts:
+    packed: U8
+    type: GGMLType
+    shape: tuple[int, int, int]
+
+
 class TransposedWeight:
     """``w.T`` of a :class:`Weight`; all it can do is stand on the right of ``@``."""
 
@@ -202,10 +209,21 @@ class Binder:
         weight = self._find(name, shape)
         return weight.matrix() if weight is not None else _Matrix(np.zeros((0, 0), np.uint8), GGMLType.F32, (0, 0))
 
+    def experts(self, name: str, shape: tuple[int, int, int]) -> _Experts:
+        """Packed matrices of all experts, which must be there."""
+        weight = self._find(name, shape)
+        if weight is None:
+            return _Experts(np.zeros((0, 0, 0), np.uint8), GGMLType.F32, (0, 0, 0))
+        return _Experts(weight.packed.reshape(*shape[:2], -1), weight.type, shape)
+
+    def values(self, name: str, shape: tuple[int, ...]) -> F32:
+        """A tensor that must be there, decoded to float32: a matrix that is added or multiplied value by value."""
+        weight = self._find(name, shape)
+        return weight.dequantize() if weight is not None else np.zeros(shape, np.float32)
+
     def vector(self, name: str, size: int) -> F32:
         """A vector that must be there, decoded to float32."""
-        weight = self._find(name, (size,))
-        return weight.dequantize() if weight is not None else np.zeros(0, np.float32)
+        return self.values(name, (size,))
 
     def optional_vector(self, name: str, size: int) -> F32 | None:
         """A vector that may be there."""
@@ -230,12 +248,69 @@ class Binder:
             self._missing.append(name)
             return None
         tensor = self._file.tensors[name]
-        if tensor.shape != shape:
+        # GGUF drops outer sizes of 1: a matrix of one row is a vector there.
+        if tensor.shape != shape and (len(shape) == 1 or (1, *tensor.shape) != shape):
             raise GGUFError(
                 f"tensor {name!r} has shape {tensor.shape}, the configuration wants {shape}", path=str(self._file.path)
             )
         self._used.add(name)
         return Weight.of(tensor, self._driver)
+
+
+Shape = tuple[int, ...]
+
+
+def bind_fields(
+    binder: Binder,
+    kind: type[T],
+    prefix: str,
+    shapes: Mapping[str, Shape],
+    *,
+    required: Sequence[str] = (),
+    **others: Any,
+) -> T:
+    """The tensors that the fields of a dataclass name.
+
+    Field ``attn_q`` is the tensor ``<prefix>attn_q.weight``, field ``attn_q_bias`` is ``<prefix>attn_q.bias``. A field
+    with a default may be missing from the file, or from ``shapes``: this variation of the model has no such tensor.
+
+    Parameters
+    ----------
+    binder
+        Where the tensors are.
+    kind
+        The dataclass.
+    prefix
+        ``"blk.0."`` for layer 0.
+    shapes
+        Of each tensor: one size for a vector, two for a matrix, three for matrices of experts. A bias has the tensor's
+        shape without its last size, if there is more than one.
+    required
+        Fields with a default that must be there all the same.
+    others
+        Values of fields that are no tensors, or come from elsewhere.
+    """
+    found: dict[str, Any] = dict(others)
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        if field.name in others:
+            continue
+        name = field.name.removesuffix("_bias")
+        is_bias = name != field.name
+        tensor = f"{prefix}{name}.{'bias' if is_bias else 'weight'}"
+        if field.default is None and not (name in shapes and (field.name in required or binder.has(tensor))):
+            continue
+        shape = shapes[name]
+        if is_bias:
+            found[field.name] = binder.values(tensor, shape[:-1] or shape)
+        else:
+            bind: Callable[..., Any] = (binder.values, binder.matrix, binder.experts)[len(shape) - 1]
+            found[field.name] = bind(tensor, shape)
+    return kind(**found)
+
+
+def bind_output(binder: Binder, shape: tuple[int, int], token_embd: _Matrix) -> _Matrix:
+    """The head: ``output``, or the embedding if the file has no head of its own."""
+    return binder.matrix("output.weight", shape) if binder.has("output.weight") else token_embd
 
 
 def _listed(names: list[str]) -> str:

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from minillama.kernels.types import I64
-from minillama.runtime.kv_cache import FIRST_BLOCKS, BlockPool, KVCache
+from minillama.runtime.kv_cache import BlockPool, KVCache
+
+# The narrowest table of blocks: plans are recorded for widths of 4, 8, 16, ...
+_FEW_BLOCKS = 4
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class Batch:
         """
         lengths = np.array([len(part) for part in ids], np.int64)
         ends = np.cumsum(lengths)
-        width = max(FIRST_BLOCKS, *(len(cache.blocks) for cache in caches))
+        width = max(_FEW_BLOCKS, *(len(cache.blocks) for cache in caches))
         # A power of two: a plan recorded for one length of the text then fits many.
         table = np.zeros((len(caches), 1 << (width - 1).bit_length()), np.int64)
         for row, cache in zip(table, caches, strict=True):

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from minillama.errors import ContextFullError, InvalidInputError
 from minillama.kernels.reference.attention import BLOCK
 
-# Blocks there is room for at first, and of which plans are recorded; memory is taken by those that are written.
-FIRST_BLOCKS = 16
+# Blocks there is room for at first; memory is taken by those that are written. When blocks move, plans are dropped.
+_FIRST_BLOCKS = 16
 
 KV_TYPES: dict[str, np.dtype[Any]] = {"f32": np.dtype(np.float32), "f16": np.dtype(np.uint16)}
 
@@ -41,7 +41,7 @@ class BlockPool:
         self.keys: list[npt.NDArray[Any]] = []
         self.values: list[npt.NDArray[Any]] = []
         self._uses = np.zeros(0, np.int64)
-        self._grow(FIRST_BLOCKS)
+        self._grow(_FIRST_BLOCKS)
 
     @property
     def n_blocks(self) -> int:

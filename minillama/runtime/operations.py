@@ -20,11 +20,15 @@ from minillama.kernels.layouts import LAYOUTS
 from minillama.kernels.reference.attention import BLOCK
 from minillama.kernels.registry import KernelSet
 from minillama.kernels.scratch import BLOCK_BYTES
-from minillama.kernels.types import F32, I64, U8
+from minillama.kernels.types import F32, I32, I64, U8
 from minillama.runtime.batch import Batch
 from minillama.runtime.plan import Operation
+from minillama.runtime.rotary import Rotary
 
 Watcher = Callable[[str, npt.NDArray[Any]], None]
+
+_NO_SINKS = np.zeros(0, np.float32)
+_NO_MASK = np.zeros((0, 0), np.float32)
 
 
 class PackedMatrix(Protocol):
@@ -41,6 +45,22 @@ class PackedMatrix(Protocol):
     @property
     def shape(self) -> tuple[int, int]:
         """``(n_rows, n_values)``."""
+
+
+class PackedExperts(Protocol):
+    """The weights of all experts of a layer, as the operations see them."""
+
+    @property
+    def packed(self) -> U8:
+        """Packed rows, uint8 [n_expert, n_rows, row_bytes]."""
+
+    @property
+    def type(self) -> GGMLType:
+        """Type of the blocks."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """``(n_expert, n_rows, n_values)``."""
 
 
 class Operations(ABC):
@@ -102,11 +122,29 @@ class Operations(ABC):
         self._run(name, self.kernels.select_rows, len(rows), x, rows, out, work_per_item=x.shape[1])
         return self._named(name, out)
 
-    def rms_norm(self, x: F32, weight: F32, eps: float, *, name: str) -> F32:
-        """Root-mean-square norm of every row, times a weight: float32 of x's shape."""
-        out = self._empty(x.shape)
-        self._run(name, self.kernels.rms_norm, len(x), x, weight, np.float32(eps), out, work_per_item=4 * x.shape[1])
+    def _rows(self, name: str, kernel: Kernel, out: F32, *arguments: Any, work: int = 1) -> F32:
+        """Run a kernel over all rows of ``out``, which it takes last; ``work`` is the multiply-adds of a value."""
+        self._run(name, kernel, len(out), *arguments, out, work_per_item=work * out.shape[1])
         return self._named(name, out)
+
+    def _norm(self, kernel: Kernel, x: F32, weight: F32, eps: float, out: F32, name: str) -> None:
+        """Run a norm over rows as long as its weight."""
+        rows, out_rows = (array.reshape(-1, len(weight)) for array in (x, out))
+        self._run(name, kernel, len(rows), rows, weight, np.float32(eps), out_rows, work_per_item=4 * len(weight))
+
+    def rms_norm(self, x: F32, weight: F32, eps: float, *, name: str) -> F32:
+        """Root-mean-square norm, times a weight, of every row or of every head: float32 of x's shape."""
+        out = self._empty(x.shape)
+        self._norm(self.kernels.rms_norm, x, weight, eps, out, name)
+        return self._named(name, out)
+
+    def layer_norm(self, x: F32, weight: F32, bias: F32 | None, eps: float, *, name: str) -> F32:
+        """LayerNorm, times a weight, of every row or of every head, plus the bias if there is one."""
+        out = self._empty(x.shape)
+        self._norm(self.kernels.layer_norm, x, weight, eps, out, name)
+        if bias is None:
+            return self._named(name, out)
+        return self.add_row(self._named(f"{name}_no_bias", out), bias, name=name)
 
     def _activation(self, x: F32, type_: GGMLType, name: str) -> U8:
         """Rows in the form that products take; made once for products of the same rows that follow each other."""
@@ -139,28 +177,138 @@ class Operations(ABC):
         """``x @ weight.T``, plus the bias if there is one."""
         if bias is None:
             return self.mul_mat(x, weight, name=name)
-        product = self.mul_mat(x, weight, name=f"{name}_no_bias")
-        out = self._empty(product.shape)
-        self._run(name, self.kernels.add_bias, len(x), product, bias, out, work_per_item=len(bias))
-        return self._named(name, out)
+        return self.add_row(self.mul_mat(x, weight, name=f"{name}_no_bias"), bias, name=name)
 
     def add(self, x: F32, y: F32, *, name: str) -> F32:
         """``x + y``."""
-        out = self._empty(x.shape)
-        self._run(name, self.kernels.add, len(x), x, y, out, work_per_item=x.shape[1])
+        return self._rows(name, self.kernels.add, self._empty(x.shape), x, y)
+
+    def add_row(self, x: F32, row: F32, *, name: str) -> F32:
+        """``x + row``, for one row."""
+        return self._rows(name, self.kernels.add_bias, self._empty(x.shape), x, row)
+
+    def mul_row(self, x: F32, row: F32, *, name: str) -> F32:
+        """``x * row``, for one row."""
+        return self._rows(name, self.kernels.mul_row, self._empty(x.shape), x, row)
+
+    def mul_column(self, x: F32, column: F32, *, name: str) -> F32:
+        """``x * column``, for a column [n_tokens, 1]."""
+        return self._rows(name, self.kernels.mul_column, self._empty(x.shape), x, column)
+
+    def div(self, x: F32, y: F32, *, name: str) -> F32:
+        """``x / y``."""
+        return self._rows(name, self.kernels.div, self._empty(x.shape), x, y)
+
+    def scale(self, x: F32, factor: float | np.float32, *, name: str) -> F32:
+        """``x * factor``."""
+        return self._rows(name, self.kernels.scale, self._empty(x.shape), x, np.float32(factor), np.float32(0))
+
+    def softcap(self, x: F32, cap: float, *, name: str) -> F32:
+        """``cap * tanh(x / cap)``."""
+        return self._rows(name, self.kernels.softcap, self._empty(x.shape), x, np.float32(cap), work=32)
+
+    def columns(self, x: F32, first: int, n: int, *, name: str) -> F32:
+        """``n`` columns of x from ``first`` on."""
+        return self._rows(name, self.kernels.select_columns, self._empty((len(x), n)), x, first)
+
+    def activation(self, kind: str, x: F32, *, name: str) -> F32:
+        """``silu``, ``gelu`` or another activation of every value; see ``kernels.reference.activations``."""
+        return self._rows(name, self.kernels.activation[kind], self._empty(x.shape), x, work=32)
+
+    def _gated(self, kernel: Kernel, gate: F32, up: F32, *constants: np.float32, name: str) -> F32:
+        out = self._empty(gate.shape)
+        rows = [array.reshape(-1, gate.shape[-1]) for array in (gate, up, out)]
+        work = 32 * gate.shape[-1]
+        self._run(name, kernel, len(rows[0]), *rows[:2], *constants, rows[2], work_per_item=work)
         return self._named(name, out)
 
     def swiglu(self, gate: F32, up: F32, *, name: str) -> F32:
         """``silu(gate) * up``."""
-        out = self._empty(gate.shape)
-        self._run(name, self.kernels.swiglu, len(gate), gate, up, out, work_per_item=32 * gate.shape[1])
+        return self._gated(self.kernels.swiglu, gate, up, name=name)
+
+    def geglu(self, gate: F32, up: F32, *, name: str) -> F32:
+        """``gelu(gate) * up``, GELU by its tangent."""
+        return self._gated(self.kernels.gated["geglu"], gate, up, name=name)
+
+    def swiglu_oai(self, gate: F32, up: F32, alpha: float, limit: float, *, name: str) -> F32:
+        """``gate * sigmoid(alpha * gate) * (up + 1)``, gate and up clamped to ``limit``."""
+        constants = np.float32(alpha), np.float32(limit)
+        return self._gated(self.kernels.swiglu_oai, gate, up, *constants, name=name)
+
+    def soft_max(self, x: F32, *, name: str) -> F32:
+        """Softmax of every row."""
+        out = self._empty(x.shape)
+        everything = x[None], _NO_MASK, _NO_SINKS, np.float32(1), np.float32(0), out[None]
+        self._run(name, self.kernels.soft_max, len(x), *everything, work_per_item=32 * x.shape[1])
         return self._named(name, out)
 
-    def rope_table(self, position: I64, theta_scale: np.float32, freq_scale: np.float32, factors: F32) -> F32:
+    def top_experts(self, scores: F32, n_used: int, *, name: str) -> tuple[I32, F32]:
+        """The experts with the highest scores, highest first, and these: int32 and float32 [n_tokens, n_used]."""
+        order = self._empty(scores.shape, np.int32)
+        work = 16 * scores.shape[1]
+        self._run(f"{name}_argsort", self.kernels.argsort, len(scores), scores, 1, order, work_per_item=work)
+        ids, taken = self._empty((len(scores), n_used), np.int32), self._empty((len(scores), n_used))
+        self._run(name, self.kernels.take_experts, len(scores), scores, order, ids, taken, work_per_item=n_used)
+        return ids, self._named(name, taken)
+
+    def normalize_weights(self, weights: F32, *, name: str) -> F32:
+        """Every row divided by its sum."""
+        return self._rows(name, self.kernels.normalize_weights, self._empty(weights.shape), weights)
+
+    def mul_mat_id(self, x: F32, weight: PackedExperts, ids: I32, *, name: str) -> F32:
+        """Products with the experts that each token uses: float32 [n_tokens, n_used, n_rows].
+
+        Parameters
+        ----------
+        x
+            float32 [n_tokens, n], or [n_tokens, n_used, n] with a row of its own for each expert.
+        weight
+            Matrices of all experts.
+        ids
+            Experts of each token, int32 [n_tokens, n_used].
+        name
+            Name of the result.
+        """
+        _, n_rows, n = weight.shape
+        n_tokens, n_used = ids.shape
+        activation_type = LAYOUTS[weight.type].activation
+        assert activation_type is not None  # weights of other types are refused when they are bound
+        activation = self._activation(x.reshape(-1, n), activation_type, name)
+        activation = activation.reshape(n_tokens, x.size // (n_tokens * n) if n_tokens else 1, -1)
+        out = self._empty((n_tokens, n_used, n_rows))
+        self._run(
+            name, self.kernels.mul_mat_id[weight.type], n_rows if n_tokens else 0,
+            weight.packed, activation, ids, n, out, scratch_bytes=self.kernels.mul_mat_scratch(weight.type, n, 1),
+            work_per_item=n * n_tokens * n_used, granularity=self.kernels.mul_mat_rows(weight.type),
+        )  # fmt: skip
+        return self._named(name, out)
+
+    def linear_id(self, x: F32, weight: PackedExperts, bias: F32 | None, ids: I32, *, name: str) -> F32:
+        """:meth:`mul_mat_id`, plus the experts' biases, float32 [n_expert, n_rows], if they have any."""
+        if bias is None:
+            return self.mul_mat_id(x, weight, ids, name=name)
+        product = self.mul_mat_id(x, weight, ids, name=f"{name}_no_bias")
+        out = self._empty(product.shape)
+        work = out.shape[1] * out.shape[2]
+        self._run(name, self.kernels.add_expert_bias, len(x), product, bias, ids, out, work_per_item=work)
+        return self._named(name, out)
+
+    def sum_experts(self, x: F32, weights: F32, *, name: str) -> F32:
+        """The experts' results [n_tokens, n_used, n], weighted and added up: float32 [n_tokens, n]."""
+        out = self._empty((len(x), x.shape[2]))
+        return self._rows(name, self.kernels.sum_experts, out, x, weights, work=x.shape[1])
+
+    def rope_table(self, position: I64, rotary: Rotary) -> F32:
         """Cosine and sine of every token's rotary angles: float32 [n_tokens, n_rot / 2, 2]."""
-        out = self._empty((len(position), len(factors), 2))
-        arguments = position, theta_scale, freq_scale, factors, out
-        self._run("rope_table", self.kernels.rope_table, len(position), *arguments, work_per_item=100 * len(factors))
+        out = self._empty((len(position), len(rotary.factors), 2))
+        angles = position, rotary.theta_scale, rotary.freq_scale, rotary.factors
+        kernel, details = self.kernels.rope_table, {"work_per_item": 100 * len(rotary.factors)}
+        if rotary.yarn is None:
+            self._run("rope_table", kernel, len(position), *angles, out, **details)
+        else:
+            yarn, kernel = rotary.yarn, self.kernels.rope_table_yarn
+            scaling = yarn.ext_factor, yarn.attn_factor, yarn.first, yarn.last
+            self._run("rope_table", kernel, len(position), *angles, *scaling, out, **details)
         return out
 
     def rope(self, x: F32, table: F32, n_head: int, pairing: str, *, name: str) -> F32:
@@ -170,21 +318,49 @@ class Operations(ABC):
         self._run(name, kernel, len(x), x, table, n_head, out, work_per_item=4 * x.shape[1])
         return self._named(name, out)
 
-    def attention(self, q: F32, k: F32, v: F32, batch: Batch, layer: int, n_head: int, *, name: str) -> F32:
-        """Store keys and values in the cache, then attend: float32 [n_tokens, n_head * value_dim]."""
+    def attention(
+        self, q: F32, k: F32, v: F32, batch: Batch, layer: int, n_head: int, scale: np.float32, *, name: str,
+        window: int = 0, softcap: float = 0.0, sinks: F32 | None = None,
+    ) -> F32:  # fmt: skip
+        """Store keys and values in the cache, then attend: float32 [n_tokens, n_head * value_dim].
+
+        Parameters
+        ----------
+        q, k, v
+            Queries, keys and values of the batch, each float32 [n_tokens, heads * values of a head].
+        batch
+            Where the tokens belong.
+        layer
+            Whose cache it is.
+        n_head
+            Query heads.
+        scale
+            What products of queries and keys are multiplied by.
+        name
+            Name of the result.
+        window
+            Positions that a token sees, its own included; 0: all.
+        softcap
+            Cap of the products, before they are scaled; 0: none.
+        sinks
+            A score for each head that takes part in the softmax and has no value, float32 [n_head].
+        """
         pool = batch.pool
         keys, values = pool.keys[layer], pool.values[layer]
         place = (batch.table, batch.sequence, batch.position)
         store_kv = self.kernels.store_kv[pool.dtype]
         self._run("store_kv", store_kv, batch.n_tokens, k, v, *place, keys, values, work_per_item=4 * k.shape[1])
-        head_dim, value_dim = keys.shape[2], values.shape[3]
-        scale = np.float32(np.float32(1) / np.sqrt(np.float32(head_dim)))
-        out = self._empty((batch.n_tokens, n_head * value_dim))
-        n_items = self.kernels.attention_items(batch.n_tokens, n_head)
-        work = 2 * batch.n_kv * head_dim * n_head * batch.n_tokens
-        self._run(
-            name, self.kernels.attention[pool.dtype], n_items, q, keys, values, *place, n_head, scale, out,
-            scratch_bytes=self.kernels.attention_scratch(BLOCK * batch.table.shape[1], head_dim),
-            work_per_item=work // n_items,
-        )  # fmt: skip
+        out = self._empty((batch.n_tokens, n_head * values.shape[3]))
+        cached: tuple[Any, ...] = (q, keys, values, *place, n_head, scale)
+        longest = BLOCK * batch.table.shape[1]
+        work = 2 * batch.n_kv * keys.shape[2] * n_head * batch.n_tokens
+        # A plan fits every text that its table of blocks has room for; none is longer than such a window.
+        if (not window or window >= longest) and not softcap and sinks is None:
+            kernel, n_items = self.kernels.attention[pool.dtype], self.kernels.attention_items(batch.n_tokens, n_head)
+            scratch = self.kernels.attention_scratch(longest, keys.shape[2])
+        else:
+            kernel, n_items = self.kernels.attention_window[pool.dtype], batch.n_tokens * n_head
+            scratch = 4 * longest + 8 * max(BLOCK, values.shape[3])
+            cached += window, np.float32(softcap), _NO_SINKS if sinks is None else sinks
+        self._run(name, kernel, n_items, *cached, out, scratch_bytes=scratch, work_per_item=work // n_items)
         return self._named(name, out)

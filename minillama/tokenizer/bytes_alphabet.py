@@ -6,6 +6,9 @@ characters stand for themselves, the other 68 bytes are U+0100, U+0101, ... in o
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
+
 from minillama.tokenizer import utf8
 
 
@@ -17,6 +20,15 @@ def _letters() -> list[str]:
 
 LETTERS: tuple[bytes, ...] = tuple(letter.encode() for letter in _letters())
 _BYTES = {letter: byte for byte, letter in enumerate(_letters())}
+
+
+def byte_table() -> npt.NDArray[np.int16]:
+    """Byte of every letter below U+0200: -1 for a space, -2 for what is no letter."""
+    table = np.full(0x200, -2, np.int16)
+    table[0x20] = -1
+    for letter, byte in _BYTES.items():
+        table[ord(letter)] = byte
+    return table
 
 
 def spell(data: bytes) -> list[bytes]:

@@ -1,112 +1,213 @@
-r"""Pre-tokenizers of byte-level BPE: how text is cut into words before merging, by ``tokenizer.ggml.pre``.
+r"""Cutting text into words before merging.
 
-A pre-tokenizer is a list of patterns. Each cuts the pieces left by the one before it into its matches and what lies
-between them, and a piece's end is the end of the text for the next pattern: with ``smollm`` the spaces before a digit
-are one word, because the digit has already been cut off. Patterns run on folded text (`unicode_classes`); ``\p{L}``,
-``\p{N}`` and ``\p{P}`` are written inside brackets and stand for letters, numbers and punctuation.
+A pre-tokenizer is a list of cutters. Each cuts the pieces left by the one before it into its matches and what lies
+between them, and a piece's end is the end of the text for the next cutter: with ``smollm`` the spaces before a digit
+are one word, because the digit has already been cut off.
+
+Patterns are written as ``\p{...}`` notation inside brackets (`_CLASSES`) and run on folded text (`unicode_classes`).
+Those that name characters outside ASCII run on the code points themselves, with all white space written as ``\v``;
+llama.cpp draws the same line.
 """
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from minillama.errors import UnsupportedError
-from minillama.tokenizer.unicode_classes import LETTER, NUMBER, PUNCTUATION, fold
+import numpy as np
+import numpy.typing as npt
 
+from minillama.tokenizer import utf8
+from minillama.tokenizer.unicode_classes import (
+    HAN_LETTER,
+    HAN_OTHER,
+    LETTER,
+    MARK,
+    NUMBER,
+    PUNCTUATION,
+    SPACE,
+    SYMBOL,
+    class_table,
+    fold,
+)
+
+LONG_TEXT = 1 << 15  # characters from which on compiled code is worth its loading
+_OTHER_LETTERS = bytes([LETTER, HAN_LETTER])
 _CLASSES = {
-    rb"\p{L}": rb"A-Za-z" + bytes([LETTER]),
+    rb"\p{L}": rb"A-Za-z" + _OTHER_LETTERS,
+    rb"\p{NotLower}": rb"A-Z" + _OTHER_LETTERS,  # letters except a-z
+    rb"\p{NotUpper}": rb"a-z" + _OTHER_LETTERS,  # letters except A-Z
+    rb"\p{LNotHan}": rb"A-Za-z" + bytes([LETTER]),
+    rb"\p{Han}": bytes([HAN_LETTER, HAN_OTHER]),
+    rb"\p{M}": bytes([MARK]),
     rb"\p{N}": rb"0-9" + bytes([NUMBER]),
     rb"\p{P}": rb"!-#%-*,-/:;?@\[-\]_{}" + bytes([PUNCTUATION]),
+    rb"\p{S}": rb"$+<=>\^`|~" + bytes([SYMBOL]),
 }
 
-_GPT2 = rb"'(?:[stmd]|re|ve|ll)| ?[\p{L}]+| ?[\p{N}]+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-_LLAMA3 = (
-    rb"'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])|[^\r\n\p{L}\p{N}]?[\p{L}]+|[\p{N}]{1,3}"
-    rb"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_QWEN2 = _LLAMA3.replace(rb"{1,3}", b"")
-_ONE_DIGIT = rb"[\p{N}]"
-_DEFAULT = (rb"[\p{P}$+<=>^~|]+", _GPT2, rb"[\p{N}]+", rb"[0-9][0-9][0-9]")
 
-
-@dataclass(frozen=True)
-class PreTokenizer:
-    """One way to cut text into words, with the defaults that llama.cpp ties to its name.
+class FoldedText:
+    """Text as patterns see it.
 
     Attributes
     ----------
-    patterns
-        Compiled for folded text, applied one after the other.
-    ignore_merges
-        A word that is a token as a whole is that token, whatever the merges say.
-    add_bos
-        Whether a beginning-of-text token is added when the file does not say.
+    folded
+        One byte per character.
+    starts
+        Where each character begins in the bytes of the text, and at the end their number.
     """
 
-    patterns: tuple[re.Pattern[bytes], ...]
-    ignore_merges: bool = False
-    add_bos: bool = False
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.folded, self.starts = fold(data)
+
+    @functools.cached_property
+    def characters(self) -> str:
+        """One code point per character; white space outside ASCII is a vertical tab."""
+        codes, _ = utf8.code_points(self._data)
+        codes = np.minimum(codes, 0x10FFFF)
+        codes[(class_table()[codes] == SPACE) & (codes >= 0x80)] = SPACE
+        return codes.astype("<u4").tobytes().decode("utf-32-le", "surrogatepass")
+
+
+Ends = Sequence[int] | npt.NDArray[np.int64]
+# Cut pieces that follow each other without a gap, given by where they end, into smaller ones.
+Cutter = Callable[[FoldedText, Ends], Ends]
+
+
+def each_piece(cut: Callable[[FoldedText, int, int], Sequence[int]]) -> Cutter:
+    """Cutter that takes one piece after the other: ``cut`` gives the ends of the parts of characters [begin, end)."""
+
+    def cut_all(text: FoldedText, ends: Ends) -> Ends:
+        refined: list[int] = []
+        begin = 0
+        for end in ends:
+            refined += cut(text, begin, end)
+            begin = end
+        return refined
+
+    return cut_all
+
+
+def pattern(source: str) -> Cutter:
+    r"""Cutter that isolates the matches of a pattern."""
+    if source.isascii():
+        compiled = re.compile(_with_classes(source.encode()))
+        return each_piece(lambda text, begin, end: _cut(compiled, text.folded, begin, end))
+    over_characters = re.compile(source, re.ASCII)
+    return each_piece(lambda text, begin, end: _cut(over_characters, text.characters, begin, end))
+
+
+def _with_classes(source: bytes) -> bytes:
+    for name, members in _CLASSES.items():
+        source = source.replace(name, members)
+    return source
+
+
+def _cut(compiled: re.Pattern[str] | re.Pattern[bytes], text: str | bytes, begin: int, end: int) -> list[int]:
+    ends = []
+    for match in compiled.finditer(text, begin, end):  # type: ignore[arg-type]
+        start, stop = match.span()
+        if start > begin:
+            ends.append(start)
+        ends.append(stop)
+        begin = stop
+    if begin < end:
+        ends.append(end)
+    return ends
+
+
+@dataclass(frozen=True)
+class WordStyle:
+    """What sets the words of GPT-2, Llama 3 and their kin apart; see `minillama.kernels.words.word_ends`."""
+
+    contractions: int
+    lead: bool
+    max_digits: int = 0
+    letters: bytes = rb"[\p{L}]"
+
+
+def words(source: str, style: WordStyle) -> Cutter:
+    """Cutter that isolates the matches of a pattern; of long texts in compiled code, by the pattern's style."""
+    plain = pattern(source)
+    classes = np.zeros(256, np.uint8)
+    for value, members in ((1, style.letters), (2, rb"[\p{N}]"), (3, rb"[\s]")):
+        compiled = re.compile(_with_classes(members))
+        classes[[byte for byte in range(256) if compiled.match(bytes([byte]))]] = value
+
+    def cut_all(text: FoldedText, ends: Ends) -> Ends:
+        if len(text.folded) < LONG_TEXT:
+            return plain(text, ends)
+        from minillama.kernels.words import word_ends
+
+        found = np.empty(len(text.folded), np.int64)
+        pieces = np.asarray(ends, np.int64)
+        folded = np.frombuffer(text.folded, np.uint8)
+        n = word_ends(folded, pieces, classes, style.contractions, style.lead, style.max_digits, found, 0, len(pieces))
+        return found[:n]
+
+    return cut_all
+
+
+@each_piece
+def trailing_blanks(text: FoldedText, begin: int, end: int) -> list[int]:
+    r"""Cutter that isolates white space at the end: the pattern ``\s+$``, which would take quadratic time."""
+    blank = begin + len(text.folded[begin:end].rstrip(b" \t\n\v\f\r"))
+    return [blank, end] if begin < blank < end else [end]
+
+
+def digit_groups(digits: str, *, from_the_front: bool) -> Cutter:
+    """Cutter of runs of digits into groups of three, counted from the run's end.
+
+    Parameters
+    ----------
+    digits
+        Pattern of one digit.
+    from_the_front
+        Whether what precedes a run stays with its first group, and the run's end is a cut; else a group begins where
+        three, six, ... digits are left.
+    """
+    run = re.compile(_with_classes(b"(?:" + digits.encode() + b")+"))
+
+    def cut(text: FoldedText, begin: int, end: int) -> list[int]:
+        ends: list[int] = []
+        for match in run.finditer(text.folded, begin, end):
+            start, stop = match.span()
+            first = start + (stop - start) % 3
+            if from_the_front and first == start:
+                first += 3
+            ends += range(first, stop + from_the_front, 3)
+        return [cut for cut in ends if cut > begin] + [end] * (not ends or ends[-1] < end)
+
+    return each_piece(cut)
+
+
+class PreTokenizer:
+    """One way to cut text into words.
+
+    Parameters
+    ----------
+    cutters
+        Applied one after the other.
+    """
+
+    def __init__(self, *cutters: Cutter) -> None:
+        self._cutters = cutters
 
     def split(self, data: bytes) -> list[bytes]:
         """Cut text (UTF-8, see `fold` for other bytes) into words; joined they are ``data``."""
-        folded, starts = fold(data)
-        spans = [(0, len(folded))]
-        for pattern in self.patterns:
-            spans = [cut for begin, end in spans for cut in _cut(pattern, folded, begin, end)]
-        return [data[starts[begin] : starts[end]] for begin, end in spans]
+        begin, found = 0, []
+        for end in self.ends(data).tolist():
+            found.append(data[begin:end])
+            begin = end
+        return found
 
-
-def _cut(pattern: re.Pattern[bytes], folded: bytes, begin: int, end: int) -> Iterator[tuple[int, int]]:
-    """Spans of the matches in ``folded[begin:end]`` and of what lies between them."""
-    for match in pattern.finditer(folded, begin, end):
-        start, stop = match.span()
-        if start > begin:
-            yield begin, start
-        yield start, stop
-        begin = stop
-    if begin < end:
-        yield begin, end
-
-
-def _compile(*patterns: bytes) -> tuple[re.Pattern[bytes], ...]:
-    compiled = []
-    for pattern in patterns:
-        for name, members in _CLASSES.items():
-            pattern = pattern.replace(name, members)  # noqa: PLW2901
-        compiled.append(re.compile(pattern))
-    return tuple(compiled)
-
-
-_FAMILIES = {
-    "gpt-2": PreTokenizer(_compile(_GPT2)),
-    "llama-bpe": PreTokenizer(_compile(_LLAMA3), ignore_merges=True, add_bos=True),
-    "qwen2": PreTokenizer(_compile(_QWEN2)),
-    "smollm": PreTokenizer(_compile(_ONE_DIGIT, _GPT2)),
-    "default": PreTokenizer(_compile(*_DEFAULT)),
-}
-# Other names llama.cpp treats in every respect like these.
-_ALIASES = {
-    "gpt-2": "phi-2 jina-es jina-de jina-v2-es jina-v2-de gigachat a.x-4.0 mellum modern-bert exaone4 mpt",
-    "llama-bpe": "llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano",
-    "qwen2": "deepseek-r1-qwen kormo f2llmv2 megrez",
-    "smollm": "starcoder refact command-r",
-}
-_BY_NAME = _FAMILIES | {alias: _FAMILIES[name] for name, aliases in _ALIASES.items() for alias in aliases.split()}
-
-
-def pre_tokenizer(name: str) -> PreTokenizer:
-    """Return the pre-tokenizer of a ``tokenizer.ggml.pre`` value.
-
-    Raises
-    ------
-    UnsupportedError
-        For a name that is not known; the message lists those that are.
-    """
-    try:
-        return _BY_NAME[name]
-    except KeyError:
-        raise UnsupportedError(
-            f"pre-tokenizer {name!r} (tokenizer.ggml.pre) is not supported; supported: {', '.join(sorted(_BY_NAME))}"
-        ) from None
+    def ends(self, data: bytes) -> npt.NDArray[np.int64]:
+        """Where each word ends, in bytes."""
+        text = FoldedText(data)
+        ends: Ends = [len(text.folded)]
+        for cutter in self._cutters:
+            ends = cutter(text, ends)
+        return text.starts[np.asarray(ends, np.int64)]

@@ -7,6 +7,8 @@ character as one invalid character by itself.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -61,3 +63,42 @@ def _rewrite(match: re.Match[bytes]) -> bytes:
     if code > 0x10FFFF:
         raise TokenizerError(f"bytes {match[0].hex(' ')} at {match.start()} stand for U+{code:X}, beyond U+10FFFF")
     return chr(code).encode("utf-8", "surrogatepass")
+
+
+# Length of a character by its first byte alone.
+LENGTHS = bytes([1] * 0xC0 + [2] * 0x20 + [3] * 0x10 + [4] * 0x10)
+_LENIENT_CHARACTER = re.compile(rb"[\x00-\xbf]|[\xc0-\xdf].?|[\xe0-\xef].{0,2}|[\xf0-\xff].{0,3}", re.DOTALL)
+
+
+def characters(data: bytes) -> list[bytes]:
+    """Cut text into characters by their first bytes alone, whatever follows; joined they are the text."""
+    return _LENIENT_CHARACTER.findall(data)
+
+
+def encode(code: int) -> bytes:
+    """Return a code point as UTF-8, surrogates included."""
+    return chr(code).encode("utf-8", "surrogatepass")
+
+
+Span: TypeAlias = tuple[int, int]
+
+
+def byte_spans(data: bytes) -> list[Span]:
+    """Where each byte is."""
+    return [(i, i + 1) for i in range(len(data))]
+
+
+def sources(data: bytes, rewrite: Callable[[int], bytes]) -> list[Span]:
+    """Which bytes of ``data`` each byte stands for when every code point is rewritten."""
+    codes, starts = code_points(data)
+    ends = [*starts[1:].tolist(), len(data)]
+    spans = zip(codes.tolist(), starts.tolist(), ends, strict=True)
+    return [(start, end) for code, start, end in spans for _ in rewrite(code)]
+
+
+def character_at(data: bytes, start: int) -> bytes | None:
+    """Return the complete character that begins at ``start``; None if there is none."""
+    match = _CHARACTER.match(data, start)
+    if match is None or (len(match[0]) == 1 and match[0][0] >= 0x80):
+        return None
+    return match[0]

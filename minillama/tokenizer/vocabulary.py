@@ -157,7 +157,9 @@ class Vocabulary:
         """
         texts = [text or b"[EMPTY_%d]" % i for i, text in enumerate(string_array(metadata, "tokens"))]
         ids = _index(texts)
-        attributes = _read_attributes(metadata, len(texts))
+        if metadata.get(_KEY + "model") == "hybriddna":
+            texts = _without_base_marker(texts, ids)
+        attributes = file_attributes(metadata, len(texts))
         roles = _read_special_ids(metadata, default_ids, len(texts))
         _find_named(roles, ids, attributes)
         _mark_unused(texts, attributes)
@@ -171,6 +173,15 @@ class Vocabulary:
             special=SpecialIds(**roles),
             eog_ids=frozenset(eog),
         )
+
+    @property
+    def scores_or_zeros(self) -> npt.NDArray[np.float32]:
+        """Score of every token; 0 if the file has none."""
+        return np.zeros(len(self.texts), np.float32) if self.scores is None else self.scores
+
+    def ids_where(self, mask: npt.NDArray[np.bool_]) -> dict[bytes, int]:
+        """Return the tokens that a mask selects: ids by text."""
+        return {self.texts[i]: i for i in np.flatnonzero(mask).tolist()}
 
     def special_tokens(self, attributes: TokenAttribute) -> Iterable[SpecialToken]:
         """Tokens with any of the attributes, as they are to be found in text."""
@@ -186,10 +197,17 @@ def string_array(metadata: Mapping[str, Any], name: str) -> list[bytes]:
         raise TokenizerError(f"no usable vocabulary: {_KEY + name} is missing")
     if hasattr(values, "raw_list"):
         raw: list[bytes] = values.raw_list()
-        return raw
+        return _as_c_strings(raw)
     if not isinstance(values, Sequence) or isinstance(values, str) or not all(isinstance(text, str) for text in values):
         raise TokenizerError(f"{_KEY + name} must be an array of strings")
-    return [text.encode("utf-8", "surrogateescape") for text in values]
+    return _as_c_strings([text.encode("utf-8", "surrogateescape") for text in values])
+
+
+def _as_c_strings(texts: list[bytes]) -> list[bytes]:
+    """Texts up to their first zero byte: llama.cpp reads no further."""
+    if b"\0" in b"".join(texts):
+        return [text.partition(b"\0")[0] for text in texts]
+    return texts
 
 
 def flag(metadata: Mapping[str, Any], name: str, default: bool) -> bool:
@@ -210,6 +228,13 @@ def _index(texts: list[bytes]) -> dict[bytes, int]:
     return ids
 
 
+def _without_base_marker(texts: list[bytes], ids: Mapping[bytes, int]) -> list[bytes]:
+    """Six bases are told from an ordinary token by U+E000 in the file, and shown without it; they follow ``<oov>``."""
+    first = ids.get(b"<oov>", len(texts)) + 1
+    marker = "\ue000".encode()
+    return [*texts[:first], *(text.removesuffix(marker) if text != marker else text for text in texts[first:])]
+
+
 def _numbers(metadata: Mapping[str, Any], name: str, n: int) -> npt.NDArray[Any] | None:
     values = metadata.get(_KEY + name)
     if values is None:
@@ -222,7 +247,8 @@ def _numbers(metadata: Mapping[str, Any], name: str, n: int) -> npt.NDArray[Any]
     return array[:n]
 
 
-def _read_attributes(metadata: Mapping[str, Any], n: int) -> npt.NDArray[np.int32]:
+def file_attributes(metadata: Mapping[str, Any], n: int) -> npt.NDArray[np.int32]:
+    """Attributes of the tokens as the file has them, before llama.cpp's corrections."""
     types = _numbers(metadata, "token_type", n)
     if types is None:
         return np.full(n, _A.NORMAL, np.int32)

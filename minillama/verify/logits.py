@@ -90,11 +90,11 @@ def first_difference(
     ours: dict[str, F32] = {}
     model.forward(ids, model.new_cache(), logits="all", watch=lambda name, value: ours.update({name: value.copy()}))
     compared = 0
-    for point in points(model.config.n_layer):
+    for point in points(model.config.n_layer, ours):
         same_name = [key for key in theirs if key == point.tensor or key.startswith(f"{point.tensor}#")]
         if not same_name:
             continue
-        value = ours[point.name]
+        value = ours[point.name].reshape(len(ours[point.name]), -1)
         # llama.cpp gives one name to a value before and after an operation; the last is the one after.
         expected = theirs[same_name[-1]].reshape(value.shape)
         compared += 1

@@ -24,7 +24,7 @@ def test_a_good_file_passes(tmp_path: Path, architecture: str) -> None:
     report = compare(tiny.write(tmp_path / "tiny.gguf"), llama_cpp=ensure("baseline"))
     assert [level.passed for level in report.levels] == [True, True, True]
     logits = report.levels[2]
-    assert logits.n_points == 2 * 11 + 2
+    assert logits.n_points == 2 * 12 + 3
     assert logits.distance is not None
     assert logits.distance.n_equal == logits.distance.n_positions > 20
 

@@ -45,3 +45,5 @@ TEXTS: dict[str, str] = {
     "letter": "A",
     "long": _LONG,
 }
+# Longer than the sliding windows of 512 of the models that have them, and than a chunk.
+WINDOW_TEXTS = {"window": 2 * _LONG + TEXTS["code"]}

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from tests.reference import build_llama_cpp, tokenizer_texts
+from tests.reference.tokenizer_live import Request, llama_cpp_ids
 
 _OUTPUT = Path(__file__).with_name("tokenizer_expected.json")
 _SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "<|fim_prefix|>", "<reponame>", "</s>"]
@@ -24,12 +25,10 @@ def _texts() -> list[str]:
 
 def main(paths: list[str]) -> None:
     """Write the ids of all models."""
-    from tests.reference.test_tokenizer import llama_cpp_ids
-
     models = {}
     for path in sorted(paths):
         requests = [(text, parse) for text in _texts() for parse in (False, True)]
-        ids = llama_cpp_ids(Path(path), [(text.encode(), True, parse) for text, parse in requests])
+        ids = llama_cpp_ids(Path(path), [Request(text.encode(), True, parse) for text, parse in requests])
         models[Path(path).name] = [[*request, tokens] for request, tokens in zip(requests, ids, strict=True)]
     rows = {name: "[\n" + ",\n".join(json.dumps(row) for row in recorded) + "\n]" for name, recorded in models.items()}
     body = ",\n".join(f"{json.dumps(name)}: {recorded}" for name, recorded in rows.items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 _CODE = [
     "def f(x: int) -> str:\n    return f'{x!r:>10}'  # 100%\n\n\nclass A(B):\n\tpass\n",
@@ -15,6 +16,9 @@ _CODE = [
     '{"k": [1, 2.5e+3, null, true], "ü": "\\u00fc"}',
     "for i in {1..10}; do echo \"$i\" | sed 's/1/[&]/g' >> /tmp/x 2>&1; done",
     "| a | b |\n|---|:-:|\n| 1 | 22 | 333 | 4444 |\n",
+    "public static <T extends Comparable<T>> int f(List<? super T> l) { return l.size() >>> 1; }\n",
+    "package main\n\nfunc (s *S) F(xs ...int) (n int, err error) {\n\tfor i := range xs { n += i<<2 }\n\treturn\n}\n",
+    "main :: IO ()\nmain = mapM_ (print . (`div` 2)) [1..10] >>= \\_ -> pure ()\n",
 ]
 _WORDS = [
     "Hello", " world", "the", " The", "don't", "DON'T", "we'll", "I'VE", "'s", "'S", "'ſ", "x'", "'", "''",
@@ -70,14 +74,35 @@ def _mutations(rng: random.Random, n: int, texts: list[str]) -> list[str]:
     return mutated
 
 
-def valid_texts(special: list[str], seed: int = 1) -> list[str]:
-    """Several thousand texts; ``special`` are the special tokens of the vocabulary, put into some of them."""
+_LONG_RUNS = ["a", " ", "\n", "ab", "é", "漢", "7", "!", "\t", "\r\n", "a ", "👍🏽"]
+
+
+def long_texts(size: int = 100_000) -> list[str]:
+    """One thing over and over."""
+    return [unit * (size // len(unit.encode())) for unit in _LONG_RUNS]
+
+
+def repository_texts() -> list[str]:
+    """Every text file of this repository."""
+    root = Path(__file__).parents[2]
+    files = [path for kind in ("*.py", "*.md", "*.toml", "*.json") for path in root.rglob(kind)]
+    return [path.read_text(encoding="utf-8") for path in sorted(files) if ".git" not in path.parts]
+
+
+def valid_texts(special: list[str], seed: int = 1, n: int = 4000) -> list[str]:
+    """Several thousand texts, at least ``n``.
+
+    Parameters
+    ----------
+    special
+        Special tokens of the vocabulary, put into some of the texts.
+    """
     rng = random.Random(seed)
     runs = [c * n for c in (" ", "\t", "\n", "a", "7", "!", "é", "漢", "  \n") for n in (1, 2, 3, 4, 5, 7, 8, 16, 100)]
     fixed = ["", *_CODE, *_WORDS, *_DIGITS, *_SPACES, *_SYMBOLS, *special, *runs]
     fixed += [f"{left}{special_text}{right}" for special_text in special for left in " x\n" for right in " y\n"]
-    mixed = _mixtures(rng, 2500, special)
-    return [*fixed, *_block_texts(rng), *mixed, *_mutations(rng, 1500, fixed + mixed)]
+    mixed = _mixtures(rng, 5 * n // 8, special)
+    return [*fixed, *_block_texts(rng), *mixed, *_mutations(rng, 3 * n // 8, fixed + mixed)]
 
 
 def broken_texts(seed: int = 2) -> list[bytes]:

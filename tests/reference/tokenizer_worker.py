@@ -1,8 +1,11 @@
 """Tokenize with llama.cpp in a process of its own, so that an abort in C++ ends only this worker.
 
-With ``llama_cpp`` on ``PYTHONPATH``, ``tokenizer_worker.py encode VOCAB.gguf < requests > answers`` answers each line
-``[base64 of the bytes, add_special, parse_special]`` with a line of ids; ``tokenizer_worker.py describe VOCAB.gguf``
-prints special ids, end-of-generation ids, and attributes and pieces of all tokens.
+With ``llama_cpp`` on ``PYTHONPATH``, ``tokenizer_worker.py COMMAND VOCAB.gguf < requests > answers`` prints
+"open" and answers each line:
+
+- ``encode``: ``[base64 of the bytes, add_special, parse_special]`` with a line of ids,
+- ``decode``: ``[ids, remove_special, unparse_special]`` with the bytes in hexadecimal,
+- ``describe``: any line with special ids, end-of-generation ids, and attributes, scores and pieces of all tokens.
 """
 
 from __future__ import annotations
@@ -47,7 +50,9 @@ def _describe(vocab: Any) -> dict[str, Any]:
         "special": {name: token if token >= 0 else None for name, token in special.items()},
         "add_bos": llama_cpp.llama_vocab_get_add_bos(vocab),
         "add_eos": llama_cpp.llama_vocab_get_add_eos(vocab),
+        "add_sep": llama_cpp.llama_vocab_get_add_sep(vocab),
         "eog": [i for i in range(n_vocab) if llama_cpp.llama_vocab_is_eog(vocab, i)],
+        "scores": [llama_cpp.llama_vocab_get_score(vocab, i) for i in range(n_vocab)],
         "attributes": [llama_cpp.llama_vocab_get_attr(vocab, i) for i in range(n_vocab)],
         "pieces": [_piece(vocab, i, True).hex() for i in range(n_vocab)],
         "not_rendered": [i for i in range(n_vocab) if not _piece(vocab, i, False)],
@@ -56,20 +61,35 @@ def _describe(vocab: Any) -> dict[str, Any]:
 
 def _tokenize(vocab: Any, text: bytes, add_special: bool, parse_special: bool) -> list[int]:
     capacity = len(text) + 8
-    ids = (llama_cpp.llama_token * capacity)()
-    n = llama_cpp.llama_tokenize(vocab, text, len(text), ids, capacity, add_special, parse_special)
-    return list(ids[:n])
+    while True:
+        ids = (llama_cpp.llama_token * capacity)()
+        n = llama_cpp.llama_tokenize(vocab, text, len(text), ids, capacity, add_special, parse_special)
+        if n >= 0:
+            return list(ids[:n])
+        capacity = -n
+
+
+def _detokenize(vocab: Any, ids: list[int], remove_special: bool, unparse_special: bool) -> str:
+    tokens = (llama_cpp.llama_token * len(ids))(*ids)
+    capacity = 64 * len(ids) + 8
+    buffer = ctypes.create_string_buffer(capacity)
+    n = llama_cpp.llama_detokenize(vocab, tokens, len(ids), buffer, capacity, remove_special, unparse_special)
+    return buffer.raw[:n].hex()
 
 
 def main(command: str, path: str) -> None:
-    """Describe the vocabulary, or answer the requests on standard input."""
+    """Answer the requests on standard input."""
     model, vocab = _open(path)
-    if command == "describe":
-        print(json.dumps(_describe(vocab)))
-    else:
-        for line in sys.stdin:
+    print("open", flush=True)
+    for line in sys.stdin:
+        if command == "encode":
             text, add_special, parse_special = json.loads(line)
-            print(json.dumps(_tokenize(vocab, base64.b64decode(text), add_special, parse_special)))
+            answer: Any = _tokenize(vocab, base64.b64decode(text), add_special, parse_special)
+        elif command == "decode":
+            answer = _detokenize(vocab, *json.loads(line))
+        else:
+            answer = _describe(vocab)
+        print(json.dumps(answer), flush=True)
     llama_cpp.llama_model_free(model)
 
 

@@ -14,7 +14,7 @@ BELOW = {
     "errors": set(),
     "gguf": {"errors"},
     "kernels": {"errors", "gguf"},
-    "tokenizer": {"errors", "gguf"},
+    "tokenizer": {"errors", "gguf", "kernels"},
     "runtime": {"errors", "gguf", "kernels"},
     "quantization": {"errors", "gguf", "kernels", "runtime"},
     "model": {"errors", "gguf", "kernels", "runtime"},

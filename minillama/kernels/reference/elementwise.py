@@ -88,6 +88,30 @@ def mul(x: F32, y: F32, out: F32, start: int, stop: int) -> None:
 
 
 @jit
+def mul_row(x: F32, weight: F32, out: F32, start: int, stop: int) -> None:
+    """``ggml_mul`` of every row with one row."""
+    for t in range(start, stop):
+        for k in range(x.shape[1]):
+            out[t, k] = x[t, k] * weight[k]
+
+
+@jit
+def mul_column(x: F32, weight: F32, out: F32, start: int, stop: int) -> None:
+    """``ggml_mul`` of every row t with one number, ``weight[t, 0]``."""
+    for t in range(start, stop):
+        for k in range(x.shape[1]):
+            out[t, k] = x[t, k] * weight[t, 0]
+
+
+@jit
+def select_columns(x: F32, first: int, out: F32, start: int, stop: int) -> None:
+    """Columns of x from ``first`` on, as many as ``out`` has (ggml makes a view of them)."""
+    for t in range(start, stop):
+        for k in range(out.shape[1]):
+            out[t, k] = x[t, first + k]
+
+
+@jit
 def div(x: F32, y: F32, out: F32, start: int, stop: int) -> None:
     """``ggml_div`` of two arrays of one shape."""
     for t in range(start, stop):

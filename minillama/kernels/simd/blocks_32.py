@@ -31,19 +31,7 @@ from minillama.kernels.simd.lanes import (
     prefetch,
     set_where,
 )
-from minillama.kernels.simd.tiles import (
-    ROWS,
-    TOKENS,
-    copy_rows,
-    dot_bytes_each,
-    for_each,
-    splat_each_f32,
-    splat_each_i32,
-    store_each,
-    transpose,
-    zeros_f32_tile,
-    zeros_i32_tile,
-)
+from minillama.kernels.simd.tiles import ROWS, Tile, copy_rows, dot_bytes_each, store_each, transpose
 from minillama.kernels.simd.vectors import (
     add,
     add_number,
@@ -57,6 +45,12 @@ from minillama.kernels.simd.vectors import (
     to_f32,
 )
 from minillama.kernels.types import F32, U8
+
+# Eight tokens are eight integer and eight float registers; more were slower.
+_tile = Tile(8)
+TOKENS, MATRIX_TOKENS = _tile.n_tokens, _tile.n_tokens  # of a tile; from so many on, the matrix kernel
+zeros_i32_tile, zeros_f32_tile, for_each = _tile.zeros_i32, _tile.zeros_f32, _tile.for_each
+splat_each_i32, splat_each_f32 = _tile.splat_each_i32, _tile.splat_each_f32
 
 STREAM_ROWS = 8  # whose terms are added up side by side
 _STEP = 16  # blocks
@@ -315,7 +309,7 @@ def _make_matrix(blocks: Blocks32) -> Kernel:
                     store_each(out, 4 * (token * out.shape[1] + first), 4 * out.shape[1], totals)
                 else:
                     store_each(edge, 0, 4 * ROWS, totals)
-                    copy_rows(edge, out, token, first, begin, min(begin + ROWS, stop))
+                    copy_rows(edge, out, token, TOKENS, first, begin, min(begin + ROWS, stop))
 
     return matrix
 
@@ -326,9 +320,6 @@ def mul_mat_scratch(n: int, n_tokens: int) -> int:
     stream = _STEP * _LARGEST_BLOCK + MATRIX_TOKENS * 4 * (STREAM_ROWS * n_blocks + _STEP)
     matrix = 128 * ROWS + 192 + 4 * ROWS * TOKENS + -(-n_blocks // _GROUP) * _GROUP_BYTES + 128 * n_blocks
     return max(stream, matrix)
-
-
-MATRIX_TOKENS = 8  # from so many on, the matrix kernel
 
 
 def _make_mul_mat(blocks: Blocks32) -> Kernel:

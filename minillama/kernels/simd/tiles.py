@@ -29,11 +29,11 @@ from minillama.kernels.simd.vectors import (
 from minillama.kernels.types import F32, U8
 
 ROWS = 16  # of a weight, in the lanes
-TOKENS = 8  # of a tile
 _OFFSET = ir.IntType(64)
 
-i32_tile, f32_tile = Vector(types.int32, ROWS * TOKENS), Vector(types.float32, ROWS * TOKENS)
-load_f32_tile = _make_load(f32_tile)
+
+def _tokens(tile: Vector) -> range:
+    return range(tile.lanes // ROWS)
 
 
 def _part(builder: Any, tile: Any, token: int) -> Any:
@@ -53,28 +53,24 @@ def _make_splat_each(tile: Vector) -> Any:
                 place = after(builder, arguments, token)
                 return load_code(context, builder, signature.args[0], place, _llvm_element(tile.element))
 
-            return joined(builder, [_splat(builder, number(t), part) for t in range(TOKENS)])
+            return joined(builder, [_splat(builder, number(t), part) for t in _tokens(tile)])
 
         return tile(array, types.int64, types.int64), codegen
 
     return splat_each
 
 
-splat_each_i32, splat_each_f32 = _make_splat_each(i32_tile), _make_splat_each(f32_tile)
+def _make_for_each(tile: Vector) -> Any:
+    """The same sixteen numbers for every token: ``for_each(rows)``."""
 
+    @intrinsic
+    def for_each(_typing: Any, rows: Vector) -> tuple[Any, Codegen]:
+        def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            return joined(builder, [arguments[0]] * len(_tokens(tile)))
 
-@intrinsic
-def for_each(_typing: Any, rows: Vector) -> tuple[Any, Codegen]:
-    """The same sixteen numbers for every token."""
-    tile = Vector(rows.element, ROWS * TOKENS)
+        return tile(rows), codegen
 
-    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        return joined(builder, [arguments[0]] * TOKENS)
-
-    return tile(rows), codegen
-
-
-zeros_i32_tile, zeros_f32_tile = make_zeros(i32_tile), make_zeros(f32_tile)
+    return for_each
 
 
 def _make_dot_each(code: Any) -> Any:
@@ -90,7 +86,7 @@ def _make_dot_each(code: Any) -> Any:
                 same = _splat(builder, four, Vector(types.int32, ROWS))
                 return code(builder, _part(builder, tile, token), weights, builder.bitcast(same, weights.type))
 
-            return joined(builder, [dots(t) for t in range(TOKENS)])
+            return joined(builder, [dots(t) for t in _tokens(total)])
 
         return total(total, rows, array, types.int64, types.int64), codegen
 
@@ -106,7 +102,7 @@ def store_each(_typing: Any, array: Any, _offset: Any, _stride: Any, tile: Vecto
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         *place, value = arguments
-        for token in range(TOKENS):
+        for token in _tokens(tile):
             part = _part(builder, value, token)
             to = _address(context, builder, signature.args[0], after(builder, place, token), part.type)
             builder.store(part, to).align = 1
@@ -149,9 +145,21 @@ def transpose(_typing: Any, array: Any, _offset: Any, _stride: Any, out: Any, _a
 
 
 @jit
-def copy_rows(edge: U8, out: F32, token: int, first: int, start: int, stop: int) -> None:
+def copy_rows(edge: U8, out: F32, token: int, n_tokens: int, first: int, start: int, stop: int) -> None:
     """Of a tile whose lanes begin at row ``first``, write rows ``start`` to ``stop``."""
     values = edge.view(np.float32)
-    for t in range(TOKENS):
+    for t in range(n_tokens):
         for r in range(start, stop):
             out[token + t, r] = values[t * ROWS + r - first]
+
+
+class Tile:
+    """Operations that make tiles of so many tokens; those that take a tile see from it how many there are."""
+
+    def __init__(self, n_tokens: int) -> None:
+        i32, f32 = Vector(types.int32, ROWS * n_tokens), Vector(types.float32, ROWS * n_tokens)
+        self.n_tokens = n_tokens
+        self.zeros_i32, self.zeros_f32 = make_zeros(i32), make_zeros(f32)
+        self.splat_each_i32, self.splat_each_f32 = _make_splat_each(i32), _make_splat_each(f32)
+        self.for_each = _make_for_each(f32)
+        self.load_f32 = _make_load(f32)

@@ -71,3 +71,39 @@ def test_a_vocabulary_is_enough(run, tmp_path):
 def test_no_tokens_is_an_answer(run, tiny):
     result = run("tokenize", "", "-m", tiny)
     assert (result.stdout, result.stderr, result.exit_code) == ("", "0 tokens\n", 0)
+
+
+def test_details(run, tiny, tokenizer):
+    lines = run("tokenize", "the é", "-m", tiny, "--long").stdout.splitlines()
+    assert lines[0].split() == ["id", "piece", "bytes", "place"]
+    assert [line.split()[-1] for line in lines[1:]] == ["0:3", "3:4", "4:5", "4:5"]
+    assert lines[1].split() == [str(tokenizer.encode("the")[0]), "the", "74", "68", "65", "0:3"]
+
+
+def test_json_gives_places_and_scores(run, tiny):
+    tokens = json.loads(run("tokenize", "the é", "-m", tiny, "--json").stdout)["tokens"]
+    assert [(token["start"], token["end"]) for token in tokens] == [(0, 3), (3, 4), (4, 5), (4, 5)]
+    assert {token["score"] for token in tokens} == {None}
+
+
+def test_two_vocabularies_side_by_side(run, tiny, tmp_path):
+    other = TinyModel(metadata={"tokenizer.ggml.merges": ["q z"], "tokenizer.ggml.add_bos_token": True})
+    path = other.write(tmp_path / "other.gguf")
+    result = run("tokenize", "the é", "-m", tiny, "--compare", path)
+    rows = result.stdout.splitlines()
+    assert len(rows) == 4
+    assert rows[1].split()[0] == "the"
+    assert [part for part in rows[1].split() if part in ("t", "h", "e")] == ["t", "h", "e"]
+    assert result.stderr == "4 tokens and 7 tokens; 2 of 3 rows have equally many\n"
+    found = json.loads(run("tokenize", "the é", "-m", tiny, "--compare", path, "--json").stdout)
+    assert found["rows"] == [[[0], [0, 1, 2, 3]], [[1], [4]], [[2, 3], [5, 6]]]
+
+
+def test_one_way_of_showing_at_a_time(run, tiny):
+    assert run("tokenize", "a", "-m", tiny, "--long", "--ids").exit_code == 2
+    assert run("tokenize", "a", "-m", tiny, "--compare", tiny, "--ids").exit_code == 2
+
+
+def test_another_pre_tokenizer(run, tiny):
+    assert run("tokenize", "a", "-m", tiny, "--pre", "default", "--ids").exit_code == 0
+    assert "pass pre='default'" in run("tokenize", "a", "-m", tiny, "--pre", "my-own").stderr

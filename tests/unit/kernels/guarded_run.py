@@ -72,6 +72,9 @@ def run_attention(*, at_end: bool) -> None:
         kernels.attention[np.dtype(dtype)](
             q, keys, values, *place, 2, case.scale, out, scratch, 0, kernels.attention_items(3, 2)
         )
+        special = 70, np.float32(2), guarded(np.zeros(2, np.float32), at_end=at_end)
+        scratch = guarded(np.empty(8 * 64 + 4 * 128, np.uint8), at_end=at_end)
+        kernels.attention_window[np.dtype(dtype)](q, keys, values, *place, 2, case.scale, *special, out, scratch, 0, 6)
 
 
 def run_rows(*, at_end: bool) -> None:

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import kernel_inputs as inputs
 
 from minillama.gguf.constants import GGMLType
-from minillama.kernels.reference import elementwise, rope
+from minillama.kernels.reference import elementwise, rope, routing
 from minillama.kernels.reference.activations import ACTIVATIONS, GATED, swiglu_oai
 from minillama.kernels.reference.experts import MUL_MAT_ID
 from minillama.kernels.reference.fdlibm import erff, tanhf
@@ -36,6 +36,9 @@ def _pointwise(results: dict[str, np.ndarray]) -> None:
         "layer_norm": (elementwise.layer_norm, x, y[0], _F(1e-5)),
         "mul": (elementwise.mul, x, y),
         "div": (elementwise.div, x, y),
+        "mul_row": (elementwise.mul_row, x, y[0]),
+        "mul_column": (elementwise.mul_column, x, y[:, :1].copy()),
+        "select_columns": (elementwise.select_columns, np.hstack([x, y]), 5),
         "scale": (elementwise.scale, x, _F(0.3), _F(1.5)),
         "softcap": (elementwise.softcap, x, _F(3)),
         "swiglu_oai": (swiglu_oai, x, y, _F(1.702), _F(7)),
@@ -45,6 +48,31 @@ def _pointwise(results: dict[str, np.ndarray]) -> None:
     for name, (kernel, *arguments) in kernels.items():
         results[name] = np.empty_like(x)
         kernel(*arguments, results[name], 0, 2)
+
+
+def _window(results: dict[str, np.ndarray]) -> None:
+    case = inputs.attention_case(inputs.generator("plain", "window"), (3, 66), head_dim=3, value_dim=5)
+    kernels, sinks = kernel_set("reference"), np.array([0.5, -1], np.float32)
+    for dtype in (np.dtype(np.float32), np.dtype(np.uint16)):
+        keys, values = case.cache(kernels, dtype)
+        out = results[f"attention_window {dtype}"] = np.empty((len(case.q), 10), np.float32)
+        scratch = np.zeros(8 * 64 + 4 * 128, np.uint8)
+        place = case.table, case.sequence, case.position, 2, case.scale
+        kernels.attention_window[dtype](case.q, keys, values, *place, 6, _F(2), sinks, out, scratch, 0, 2 * len(case.q))
+
+
+def _routing(results: dict[str, np.ndarray]) -> None:
+    rng = inputs.generator("plain", "routing")
+    scores, x = (rng.standard_normal(shape).astype(np.float32) for shape in ((3, 5), (3, 2, 7)))
+    order, ids = np.argsort(-scores).astype(np.int32), np.empty((3, 2), np.int32)
+    weights = results["take_experts"] = np.empty((3, 2), np.float32)
+    routing.take_experts(scores, order, ids, weights, 0, 3)
+    results["normalize_weights"] = np.empty_like(weights)
+    routing.normalize_weights(weights, results["normalize_weights"], 0, 3)
+    results["add_expert_bias"] = np.empty_like(x)
+    routing.add_expert_bias(x, rng.standard_normal((5, 7)).astype(np.float32), ids, results["add_expert_bias"], 0, 3)
+    results["sum_experts"] = np.empty((3, 7), np.float32)
+    routing.sum_experts(x, weights, results["sum_experts"], 0, 3)
 
 
 def _yarn(results: dict[str, np.ndarray]) -> None:
@@ -121,6 +149,8 @@ def results() -> dict[str, np.ndarray]:
     found: dict[str, np.ndarray] = {}
     _pointwise(found)
     _yarn(found)
+    _window(found)
+    _routing(found)
     _attention(found)
     _rows(found)
     with np.errstate(

@@ -244,7 +244,7 @@ def test_what_a_backend_does_not_replace_is_the_references_own():
     different = {
         field for field in vars(REFERENCE) if field != "name" and getattr(CPU, field) is not getattr(REFERENCE, field)
     }
-    products = {"quantize", "activation_bytes", "mul_mat", "mul_mat_scratch", "mul_mat_rows"}
+    products = {"quantize", "activation_bytes", "mul_mat", "mul_mat_scratch", "mul_mat_rows", "mul_mat_id"}
     attention = {"attention", "attention_items", "attention_scratch", "store_kv"}
     assert different == products | attention | {"rms_norm", "rope_norm", "rope_neox", "add", "add_bias", "swiglu"}
     assert CPU.mul_mat.keys() == REFERENCE.mul_mat.keys()

@@ -209,3 +209,15 @@ def test_softcap_against_double():
     np.testing.assert_allclose(run("softcap", x, np.float32(30)), oracles.softcap(x, 30), rtol=7 * HALF_ULP)
     limits = run("softcap", np.float32([[0, 1e30, -np.inf]]), np.float32(50))
     assert limits.tolist() == [[0, 50, -50]]
+
+
+def test_rows_and_columns_are_multiplied():
+    x, weight = input_rows("heavy", 3, 7, generator("mul")), input_rows("normal", 1, 7, generator("weight"))[0]
+    assert_same_bits(run("mul_row", x, weight), x * weight)
+    assert_same_bits(run("mul_column", x, weight[:3, None].copy()), x * weight[:3, None])
+
+
+def test_columns_are_copied():
+    x, out = input_rows("heavy", 3, 7, generator("columns")), np.zeros((3, 4), np.float32)
+    elementwise.select_columns(x, 2, out, 0, 3)
+    assert_same_bits(out, x[:, 2:6])

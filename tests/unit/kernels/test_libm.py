@@ -288,7 +288,7 @@ USUAL_BASES = (
 
 CONFIG = ModelConfig(
     architecture="llama", name="", n_layer=1, n_embd=1, n_ff=1, n_head=1, n_head_kv=1, head_dim=1, value_dim=1,
-    n_vocab=1, n_ctx_train=1, rms_eps=1e-5, n_rot=2, rope_freq_base=1e4, rope_freq_scale=1.0,
+    n_vocab=1, n_ctx_train=1, norm_eps=1e-5, n_rot=2, rope_freq_base=1e4, rope_freq_scale=1.0,
 )  # fmt: skip
 
 

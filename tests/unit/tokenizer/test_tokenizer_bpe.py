@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy_vocabulary import LETTER_TEXTS
 
-from minillama.tokenizer.bpe import ByteLevelBPE
+from minillama.tokenizer.bpe import BytePairEncoding
 from minillama.tokenizer.bytes_alphabet import LETTERS, spell, unspell
-from minillama.tokenizer.pretokenize import pre_tokenizer
+from minillama.tokenizer.patterns import pre_tokenization
 
 
 class CountingRanks(dict[bytes, int]):
@@ -22,16 +22,16 @@ class CountingRanks(dict[bytes, int]):
         return super().get(key, default)
 
 
-def bpe(merges: list[str], *, extra: list[str] | None = None, pre: str = "gpt-2") -> tuple[ByteLevelBPE, list[str]]:
+def bpe(merges: list[str], *, extra: list[str] | None = None, pre: str = "gpt-2") -> tuple[BytePairEncoding, list[str]]:
     """A model whose tokens are the letters and ``extra`` (by default all merge results), and its tokens."""
     results = [merge.replace(" ", "") for merge in merges] if extra is None else extra
     texts = list(dict.fromkeys([*LETTER_TEXTS, *results]))
     ids = {text.encode(): i for i, text in enumerate(texts)}
-    return ByteLevelBPE(ids, [merge.encode() for merge in merges], pre_tokenizer(pre)), texts
+    return BytePairEncoding(ids, [merge.encode() for merge in merges], pre_tokenization(pre)), texts
 
 
-def pieces(model: tuple[ByteLevelBPE, list[str]], text: str) -> list[str]:
-    return [model[1][i] for i in model[0].encode(text.encode())]
+def pieces(model: tuple[BytePairEncoding, list[str]], text: str) -> list[str]:
+    return [model[1][i] for i in model[0].encode(text.encode(), True)]
 
 
 def merge_by_definition(symbols: list[str], merges: list[str]) -> list[str]:
@@ -75,8 +75,8 @@ def test_merged_symbol_that_is_no_token_falls_apart_into_its_ascii_letters() -> 
 
 def test_byte_without_a_token_is_dropped_as_in_llama_cpp(caplog: pytest.LogCaptureFixture) -> None:
     texts = [*LETTER_TEXTS[:4], *LETTER_TEXTS[5:]]
-    model = ByteLevelBPE({text.encode(): i for i, text in enumerate(texts)}, [], pre_tokenizer("gpt-2"))
-    assert model.encode(b"a\x04b") == [texts.index("a"), texts.index("b")]
+    model = BytePairEncoding({text.encode(): i for i, text in enumerate(texts)}, [], pre_tokenization("gpt-2"))
+    assert model.encode(b"a\x04b", True) == [texts.index("a"), texts.index("b")]
     assert caplog.messages == ["no token for b'\\x04' in this vocabulary: dropped, as in llama.cpp"]
 
 
@@ -100,7 +100,7 @@ def test_work_on_one_word_grows_linearly(letter: str) -> None:
     def lookups(n: int) -> int:
         model, _ = bpe(["a a", "aa aa", "aaaa aaaa", "Ã ©", "Ã© Ã©"])
         model._ranks = CountingRanks(model._ranks)
-        model.encode((letter * n).encode())
+        model.encode((letter * n).encode(), True)
         return model._ranks.lookups
 
     assert lookups(8000) <= 4.1 * lookups(2000)

@@ -7,8 +7,15 @@ from hypothesis import strategies as st
 from minillama.tokenizer.special import SpecialSplitter, SpecialToken
 
 
+def pieces_of(splitter: SpecialSplitter, data: bytes) -> list[bytes | int]:
+    """Text between special tokens, and their ids."""
+    fragments = splitter.split(data)
+    return [data[start:end] if token is None else token for start, end, token in fragments]
+
+
 def split(texts: list[str], data: str) -> list[bytes | int]:
-    return SpecialSplitter(SpecialToken(i, text.encode()) for i, text in enumerate(texts)).split(data.encode())
+    splitter = SpecialSplitter(SpecialToken(i, text.encode()) for i, text in enumerate(texts))
+    return pieces_of(splitter, data.encode())
 
 
 def test_nothing_and_no_special_token() -> None:
@@ -47,12 +54,12 @@ def test_occurrences_do_not_overlap() -> None:
 )
 def test_stripping(left: bool, right: bool, expected: list[bytes | int]) -> None:
     splitter = SpecialSplitter([SpecialToken(0, b"<m>", strip_left=left, strip_right=right)])
-    assert splitter.split(b" a \n<m> \t<m> b ") == expected
+    assert pieces_of(splitter, b" a \n<m> \t<m> b ") == expected
 
 
 def test_stripping_leaves_non_ascii_spaces() -> None:
     splitter = SpecialSplitter([SpecialToken(0, b"<m>", strip_left=True)])
-    assert splitter.split("\u3000<m>".encode()) == ["\u3000".encode(), 0]
+    assert pieces_of(splitter, "\u3000<m>".encode()) == ["\u3000".encode(), 0]
 
 
 @given(st.lists(st.text("ab<", min_size=1, max_size=4), unique=True, max_size=5), st.text("ab<c", max_size=40))

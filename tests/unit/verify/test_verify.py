@@ -93,13 +93,13 @@ def as_llama_cpp_names(model: LanguageModel, ids: list[int]) -> dict[str, np.nda
     """Our own values under llama.cpp's names, as if that build agreed in everything."""
     ours: dict[str, np.ndarray] = {}
     model.forward(ids, model.new_cache(), logits="all", watch=lambda name, value: ours.update({name: value.copy()}))
-    return {point.tensor: ours[point.name] for point in points(model.config.n_layer)}
+    return {point.tensor: ours[point.name] for point in points(model.config.n_layer, ours)}
 
 
 def test_thefirst_difference_has_a_place(path: Path) -> None:
     model = LanguageModel(gguf.open(path))
     theirs = as_llama_cpp_names(model, [1, 2, 3])
-    assert first_difference(model, [1, 2, 3], theirs) == (None, len(points(1)))
+    assert first_difference(model, [1, 2, 3], theirs) == (None, len(theirs))
     theirs["ffn_up-0"].view(np.uint32)[1, 7] ^= 2
     theirs["result_norm"][:] = 0
     found, _ = first_difference(model, [1, 2, 3], theirs)

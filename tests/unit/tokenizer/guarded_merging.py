@@ -1,0 +1,51 @@
+"""Run the tokenizer's kernels on arrays that end, or begin, at memory that may not be touched."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "kernels")]
+
+from guarded_run import guarded  # noqa: E402
+from toy_vocabulary import LETTER_TEXTS, MERGES  # noqa: E402
+
+from minillama.kernels import merging, words  # noqa: E402
+from minillama.tokenizer.bytes_alphabet import byte_table  # noqa: E402
+from minillama.tokenizer.merge_table import merge_strings, token_strings  # noqa: E402
+
+TEXT = "hello wor  12 \n\n aa'll é".encode()
+
+
+def run(*, at_end: bool) -> None:
+    def g(array: np.ndarray) -> np.ndarray:
+        return guarded(np.ascontiguousarray(array), at_end=at_end)
+
+    data = g(np.frombuffer(TEXT, np.uint8))
+    classes = g(np.arange(256, dtype=np.uint8) % 4)
+    ends = g(np.zeros(len(TEXT), np.int64))
+    for lead in (False, True):
+        n = words.word_ends(data, g(np.array([len(TEXT)])), classes, 2, lead, 3, ends, 0, 1)
+    texts = [*LETTER_TEXTS, *(merge.replace(" ", "") for merge in MERGES)]
+    tokens = token_strings([text.encode() for text in texts], byte_table())
+    merges = merge_strings([merge.encode() for merge in MERGES], byte_table())
+    lengths = np.concatenate([tokens.lengths, merges.lengths])
+    starts = g(np.concatenate([[0], np.cumsum(lengths)]))
+    places = g(np.concatenate([[1], 1 + np.cumsum(2 + -(-lengths // 4))]))
+    records, slots = g(np.zeros(4 * int(places[-1]), np.uint8)), g(np.zeros(1024, np.uint64))
+    parts = zip((tokens.keys, tokens.splits, tokens.values), (merges.keys, merges.splits, merges.values), strict=True)
+    keys, splits, values = (g(np.concatenate(pair)) for pair in parts)
+    merging.fill_table(keys, starts, splits, values, places, records, slots, 0, len(lengths))
+    ids, declined = g(np.full(len(TEXT), -1, np.int32)), g(np.zeros(n, np.uint8))
+    scratch = g(np.empty(merging.scratch_bytes(len(TEXT)), np.uint8))
+    merging.merge_words(
+        data, g(ends[:n]), slots, records, g(np.empty(0, np.int32)), g(np.ones(256, np.uint8)),
+        g(np.full(256, -1, np.int32)), int(lengths.max()), 0, ids, declined, g(np.zeros(8, np.int32)), scratch, 0, n,
+    )  # fmt: skip
+    assert not declined.any()
+
+
+run(at_end=True)
+run(at_end=False)

@@ -1,0 +1,106 @@
+"""Long texts are cut and merged in compiled code; plain Python is the oracle."""
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_tokenizer_families import SPM, SPM_TOKENS
+from toy_vocabulary import LETTER_TEXTS, toy_metadata
+
+from minillama.tokenizer import Tokenizer, patterns, pretokenize, text_model
+
+_PIECES = st.sampled_from(
+    ["hello", " wor", "\n", "\n\n", " ", "  ", "12", "3", "'s", "'LL", "!", "é", "漢", "\u0301", "½", "\r\n", "\t", "a"]
+)
+_TEXTS = st.lists(_PIECES | st.text(max_size=3), max_size=30).map("".join)
+_STYLED = ["gpt-2", "llama-bpe", "qwen2", "qwen35", "ufakzeka", "laguna", "minicpm5", "smollm"]
+
+
+@pytest.fixture
+def always_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_model, "LONG_TEXT", 0)
+    monkeypatch.setattr(pretokenize, "LONG_TEXT", 0)
+
+
+def both_ways(tokenizer: Tokenizer, text: str | bytes) -> None:
+    """Assert that compiled code finds the ids that the pieces in plain Python have."""
+    plain = tokenizer.encode_with_offsets(text, add_special=False).ids
+    assert tokenizer.encode(text, add_special=False) == plain
+    assert tokenizer.count(text, add_special=False) == len(plain)
+
+
+@pytest.mark.parametrize("name", _STYLED)
+@settings(deadline=None)  # the first call compiles
+@given(text=_TEXTS)
+def test_words(name: str, text: str) -> None:
+    pre_tokenizer = patterns.pre_tokenization(name).pre_tokenizer
+    plain = pre_tokenizer.ends(text.encode()).tolist()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(pretokenize, "LONG_TEXT", 0)
+        assert pre_tokenizer.ends(text.encode()).tolist() == plain
+
+
+_TOY = {pre: Tokenizer.from_metadata(toy_metadata(pre=pre)) for pre in ("gpt-2", "llama-bpe")}
+
+
+@pytest.mark.parametrize("tokenizer", [*_TOY.values(), SPM], ids=["gpt-2", "llama-bpe", "llama"])
+@settings(deadline=None)  # the first call compiles
+@given(text=_TEXTS | st.binary(max_size=40))
+def test_merges(tokenizer: Tokenizer, text: str | bytes) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(text_model, "LONG_TEXT", 0)
+        both_ways(tokenizer, text)
+
+
+@settings(deadline=None)  # the first call compiles
+@given(
+    st.text("abc", max_size=24),
+    st.lists(st.tuples(st.text("abc", min_size=1, max_size=3), st.text("abc", min_size=1, max_size=3)), max_size=12),
+)
+def test_merges_of_any_vocabulary(word: str, pairs: list[tuple[str, str]]) -> None:
+    tokens = list(dict.fromkeys([*LETTER_TEXTS, *("".join(pair) for pair in pairs)]))
+    tokenizer = Tokenizer.from_metadata(toy_metadata(tokens, [" ".join(pair) for pair in pairs]))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(text_model, "LONG_TEXT", 0)
+        both_ways(tokenizer, word)
+
+
+@settings(deadline=None)  # the first call compiles
+@given(st.text("ab▁ ", max_size=24), st.lists(st.sampled_from([-1.0, -2.0, -3.0]), min_size=6, max_size=6))
+def test_scores_with_ties(text: str, scores: list[float]) -> None:
+    words = dict(zip(["ab", "ba", "aa", "b▁", "▁a", "aab"], scores, strict=True))
+    tokens = {**SPM_TOKENS, "a": -9.0, "b": -9.0, **words}
+    metadata = {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": list(tokens),
+        "tokenizer.ggml.scores": np.array(list(tokens.values()), np.float32),
+    }
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(text_model, "LONG_TEXT", 0)
+        both_ways(Tokenizer.from_metadata(metadata), text)
+
+
+@pytest.mark.usefixtures("always_long")
+def test_words_that_compiled_code_declines(caplog: pytest.LogCaptureFixture) -> None:
+    tokens = [*LETTER_TEXTS[:4], *LETTER_TEXTS[5:]]
+    tokenizer = Tokenizer.from_metadata(toy_metadata(tokens, []))
+    with caplog.at_level(logging.WARNING):
+        both_ways(tokenizer, "a\x04b \x04 c")
+    assert "no token for" in caplog.text
+
+
+@pytest.mark.parametrize("unit", ["a", " ", "ab", "\n", "é", "hello "])
+@pytest.mark.parametrize("tokenizer", [_TOY["gpt-2"], _TOY["llama-bpe"], SPM], ids=["gpt-2", "llama-bpe", "llama"])
+def test_200_kb_of_one_thing(tokenizer: Tokenizer, unit: str) -> None:
+    text = unit * (200_000 // len(unit.encode()))
+    assert tokenizer.decode(tokenizer.encode(text, add_special=False)) == text
+
+
+def test_kernels_touch_no_byte_outside_their_arrays() -> None:
+    script = Path(__file__).with_name("guarded_merging.py")
+    subprocess.run([sys.executable, str(script)], check=True, timeout=300)
