@@ -89,7 +89,7 @@ def status_line(doing: str) -> Iterator[Callable[[int, int, str], None]]:
     if not sys.stderr.isatty():
         yield lambda done, total, what: None
         return
-    with Status("", console=Console(stderr=True)) as status:
+    with Status("", console=Console(stderr=True), refresh_per_second=2) as status:
         yield lambda done, total, what: status.update(f"{doing} {visible(what)} ({done + 1} of {total})")
 
 
