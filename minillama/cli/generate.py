@@ -116,6 +116,6 @@ def _timings(timings: Timings) -> dict[str, Any]:
 
 def _logprobs(entry: TokenLogprobs, tokenizer: Tokenizer) -> dict[str, Any]:
     def named(token: int, logprob: float) -> dict[str, Any]:
-        return {"token": token, "text": tokenizer.decode([token]), "logprob": logprob}
+        return {"token": token, "text": tokenizer.decode([token], continues=True), "logprob": logprob}
 
     return {**named(entry.token, entry.logprob), "top": [named(*alternative) for alternative in entry.top]}

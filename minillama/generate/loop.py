@@ -58,7 +58,7 @@ class Run:
 
     def pieces(self) -> Iterator[Piece]:
         """Generate, piece by piece; the last one carries the finish reason."""
-        decoder = self.tokenizer.stream_decoder()
+        decoder = self.tokenizer.stream_decoder(continues=True)
         self._started = time.perf_counter()
         history = [*self.earlier, *self.prompt]
         logits = self._forward(self.prompt)
