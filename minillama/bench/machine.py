@@ -6,9 +6,9 @@ import threading
 import time
 from collections.abc import Callable
 
-import numba
 import numpy as np
 
+from minillama.kernels.jit import jit
 from minillama.kernels.simd.dots import dot_bytes, zeros_i32x16
 from minillama.kernels.simd.lanes import load_i8x64, load_u8x64
 from minillama.kernels.simd.vectors import add, lane_sum, load_i32x16
@@ -19,11 +19,8 @@ READ_BYTES = 1 << 28
 _DOTS = 1_000_000
 _SECONDS = 0.5
 
-# Compiled when needed and kept nowhere: the cache of kernels does not look at this file.
-_jit = numba.njit(nogil=True, error_model="numpy")
 
-
-@_jit
+@jit(keep=False)
 def read(data: U8, start: int, stop: int) -> int:
     """Sum pairs of 64-byte lines."""
     a, b = zeros_i32x16(), zeros_i32x16()
@@ -33,7 +30,7 @@ def read(data: U8, start: int, stop: int) -> int:
     return lane_sum(add(a, b))
 
 
-@_jit
+@jit(keep=False)
 def multiply_adds(data: U8, start: int, stop: int) -> int:
     """Eight dots of 64 bytes an item, whose sums do not wait for each other."""
     x, z = load_u8x64(data, 0), zeros_i32x16()

@@ -110,7 +110,7 @@ class KernelCache(FunctionCache):
         return loaded
 
 
-def jit(function: Kernel | None = None, *, name: str | None = None) -> Any:
+def jit(function: Kernel | None = None, *, name: str | None = None, keep: bool = True) -> Any:
     """Compile ``function`` with numba under the package's numeric policy.
 
     Parameters
@@ -119,13 +119,15 @@ def jit(function: Kernel | None = None, *, name: str | None = None) -> Any:
         The kernel, a plain Python function over numpy arrays and scalars.
     name
         Its name in the compiled-code cache; needed for kernels made by a factory, which would share one.
+    keep
+        False compiles it anew in each process: for kernels outside the folders whose sources the cache looks at.
     """
     if function is None:
-        return functools.partial(jit, name=name)
+        return functools.partial(jit, name=name, keep=keep)
     if name is not None:
         function.__name__ = function.__qualname__ = name
     dispatcher = numba.njit(function, nogil=True, error_model="numpy")
-    if dispatcher is not function:  # numba hands the function back when NUMBA_DISABLE_JIT is set
+    if keep and dispatcher is not function:  # numba hands the function back when NUMBA_DISABLE_JIT is set
         try:
             dispatcher._cache = KernelCache(function)
         except (RuntimeError, OSError):

@@ -283,3 +283,15 @@ def test_warmup_leaves_nothing_to_compile(tmp_path: Path) -> None:
     assert f"kept in {tmp_path / 'kernels'}" in first
     assert "nothing to do" in minillama("warmup", str(path), "--kv-type", "f32").stdout
     assert "compiling" not in minillama("generate", "the", "-m", str(path), "-n", "3").stderr
+
+
+def test_kernels_are_compiled_for_the_same_machine_as_elsewhere() -> None:
+    """Numba's target is made with the first kernel; kernels/jit.py must have told it the features by then."""
+
+    def target(module: str) -> str:
+        code = f"import {module}; from numba.core.registry import cpu_target as t; " + (
+            "print(t.target_context.codegen().magic_tuple())"
+        )
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    assert target("minillama.bench") == target("minillama.kernels.jit")
