@@ -13,7 +13,7 @@ from minillama.bench.report import Bench, Machine, Measurement, Process, Spread
 from minillama.bench.side import FIRST_IDS, THEIR_KV_TYPE, Side, our_side, their_side
 from minillama.bench.work import Work
 from minillama.errors import InvalidInputError
-from minillama.generate import load
+from minillama.generate import compile_kernels, load
 from minillama.gguf import open as open_gguf
 from minillama.hub import resolve
 from minillama.model.config import read_config
@@ -83,6 +83,8 @@ def bench(
     if kv_type not in KV_TYPES:
         raise InvalidInputError(f"kv_type is {kv_type!r}, there are {', '.join(KV_TYPES)}")
 
+    report(0, 1, "kernels")
+    compile_kernels(path, kv_types=(kv_type,))  # else our side would compile them, and its start would be no warm one
     report(0, 1, "the machine")
     machine = Machine(read_bandwidth(threads), multiply_add_rate(threads))
     report(0, 1, "loading")
