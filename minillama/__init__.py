@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         MinillamaError,
         MissingDependencyError,
         TokenizerError,
+        TraceBudgetError,
         UnknownPointError,
         UnsupportedError,
     )
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from minillama.quantization import dequantize, quantize
     from minillama.sampling import SamplingParams
     from minillama.tokenizer import Tokenizer
+    from minillama.trace import Trace
 
 __version__ = "0.1.0"
 
@@ -41,6 +43,7 @@ _HOME = {
         "MinillamaError",
         "MissingDependencyError",
         "TokenizerError",
+        "TraceBudgetError",
         "UnknownPointError",
         "UnsupportedError",
     ),
@@ -48,6 +51,7 @@ _HOME = {
     "quantization": ("dequantize", "quantize"),
     "sampling": ("SamplingParams",),
     "tokenizer": ("Tokenizer",),
+    "trace": ("Trace",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 _SUBMODULES = ("errors", "gguf")
@@ -68,6 +72,8 @@ __all__ = [
     "SamplingParams",
     "Tokenizer",
     "TokenizerError",
+    "Trace",
+    "TraceBudgetError",
     "UnknownPointError",
     "UnsupportedError",
     "dequantize",

@@ -55,6 +55,10 @@ class UnknownPointError(MinillamaError, KeyError):
         return str(self.args[0]) if self.args else ""  # KeyError would print the repr
 
 
+class TraceBudgetError(MinillamaError, MemoryError):
+    """What is to be recorded would take more memory than was allowed."""
+
+
 class ChatTemplateError(MinillamaError, ValueError):
     """The model's chat template is missing something, refuses the messages, or is not valid Jinja."""
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from minillama.chat import ChatTemplate
 from minillama.errors import InvalidInputError
@@ -15,10 +17,15 @@ from minillama.generate.result import Generation, Piece
 from minillama.generate.stopping import StopStrings
 from minillama.gguf import open as open_gguf
 from minillama.hub import Progress, resolve
+from minillama.kernels.types import F32
 from minillama.model.model import Model
 from minillama.runtime.kv_cache import KVCache
 from minillama.sampling import Processor, Sampler, SamplingParams
 from minillama.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from minillama.trace import Points, Stepper, Trace
+    from minillama.trace.trace import Edits
 
 Prompt = str | Sequence[int]
 
@@ -130,6 +137,10 @@ class LanguageModel(Model):
             Ids in that cache, for the penalties to look at and the result to report.
         parse_special : bool
             Whether special tokens written in the prompt text count as such (default False: they are plain text).
+        trace : Trace or None
+            Records, and replaces, values of every pass: step 0 is the prompt, then one for each token.
+        edits : mapping or None
+            Replacements by point, as in :class:`~minillama.trace.Trace`; instead of ``trace``.
         processors : sequence of callables
             ``f(logits, history)``, applied to the logits before anything else; see :mod:`minillama.sampling`.
         top_k, top_p, min_p, repeat_penalty, frequency_penalty, presence_penalty, penalty_last_n, logit_bias, seed
@@ -170,6 +181,8 @@ class LanguageModel(Model):
         parse_special: bool = False,
         processors: Sequence[Processor] = (),
         logit_bias: Mapping[int, float] | None = None,
+        trace: Trace | None = None,
+        edits: Edits | None = None,
         **sampling: Any,
     ) -> Run:
         if max_tokens is not None and (
@@ -193,7 +206,92 @@ class LanguageModel(Model):
             max_tokens=max_tokens,
             stops=StopStrings(stop),
             n_logprobs=logprobs,
+            probe=self._probe(trace, edits),
         )
+
+    @functools.cached_property
+    def points(self) -> Points:
+        """The named values of this model's pass: a mapping from names to shapes and meanings."""
+        from minillama.trace import Points
+
+        return Points(self)
+
+    def trace(
+        self,
+        prompt: Prompt,
+        record: str | Iterable[str] = (),
+        *,
+        cache: KVCache | None = None,
+        parse_special: bool = False,
+        **options: Any,
+    ) -> Trace:
+        """Compute a prompt once and keep values on the way; ``.logits`` of the result has all positions.
+
+        Parameters
+        ----------
+        prompt
+            Text, or token ids.
+        record, **options
+            Which values, of which ``positions``, with which ``edits``, and where to ``stop_after``: see
+            :class:`~minillama.trace.Trace`.
+        cache
+            A sequence to go on from; a new one by default.
+        parse_special
+            Whether special tokens written in the prompt count as such.
+        """
+        from minillama.trace import Trace
+
+        cache = self.new_cache() if cache is None else cache
+        return Trace(self, record, **options).run(self._prompt_ids(prompt, cache, parse_special), self, cache)
+
+    def step(self, prompt: Prompt, *, cache: KVCache | None = None, parse_special: bool = False) -> Stepper:
+        """A pass over a prompt that is run by hand, operation by operation."""
+        from minillama.trace import Stepper
+
+        cache = self.new_cache() if cache is None else cache
+        return Stepper(self, self._prompt_ids(prompt, cache, parse_special), cache)
+
+    def forward_from(
+        self,
+        point: str,
+        value: F32,
+        cache: KVCache,
+        *,
+        also: Mapping[str, F32] | None = None,
+        trace: Trace | None = None,
+    ) -> F32:
+        """Logits of a pass that starts at a point with a given value: float32 [n_tokens, n_vocab].
+
+        What comes before the point is not computed. Keys and values of the new tokens in earlier layers are then
+        missing, so the cache is left as it was.
+
+        Parameters
+        ----------
+        point, value
+            Where to start, such as ``"blk.5.l_out"``, and with what: float32 [n_tokens, ...].
+        cache
+            The text before these tokens.
+        also
+            Other values that what follows needs, such as the residual stream where the point is not all of it.
+        trace
+            Records or replaces values after the point.
+
+        Raises
+        ------
+        InvalidInputError
+            The values do not determine the logits; the message names what is missing.
+        """
+        found = {self.points.find(name): np.asarray(array) for name, array in {point: value, **(also or {})}.items()}
+        return self.resume(found, [cache], [len(value)], watch=trace)[0]
+
+    def _probe(self, trace: Trace | None, edits: Edits | None) -> Trace | None:
+        if edits is None:
+            return trace
+        if trace is not None:
+            raise InvalidInputError("trace and edits: give the edits to the trace")
+        from minillama.trace import Trace
+
+        return Trace(self, edits=edits)
 
     def _prompt_ids(self, prompt: Prompt, cache: KVCache, parse_special: bool) -> list[int]:
         if isinstance(prompt, str):

@@ -11,6 +11,7 @@ from minillama.generate.stopping import StopStrings
 from minillama.kernels.types import F32
 from minillama.model.model import Model
 from minillama.runtime.kv_cache import KVCache
+from minillama.runtime.probe import Probe
 from minillama.sampling import Sampler, TokenLogprobs, logprobs
 from minillama.tokenizer import Tokenizer
 
@@ -35,6 +36,8 @@ class Run:
         Strings that end the text.
     n_logprobs
         Alternatives to report per token; None reports nothing.
+    probe
+        Looks at the values of every pass, and may replace them.
     tokens
         Ids generated so far.
     """
@@ -48,6 +51,7 @@ class Run:
     max_tokens: int | None
     stops: StopStrings
     n_logprobs: int | None
+    probe: Probe | None = None
     tokens: list[int] = field(default_factory=list)
     _text: list[str] = field(default_factory=list)
     _logprobs: list[TokenLogprobs] = field(default_factory=list)
@@ -81,6 +85,8 @@ class Run:
                 break
             logits = self._forward([token])
             self._last = time.perf_counter()
+        if self.probe is not None:
+            self.probe.check()
         rest = self.stops.push(decoder.flush()) + self.stops.flush()
         self._text.append(rest)
         yield Piece(rest, None, None, self._finish_reason)
@@ -104,9 +110,10 @@ class Run:
         )
 
     def _forward(self, ids: Sequence[int]) -> F32:
-        logits = self.model.forward(ids, self.cache, logits="last")
-        assert logits is not None  # "last" always returns some
-        return logits
+        # A probe sees all positions in the last layer too, as it does in the others.
+        logits = self.model.forward(ids, self.cache, logits="last" if self.probe is None else "all", watch=self.probe)
+        assert logits is not None  # both always return some
+        return logits if self.probe is None else logits[-1]
 
     def _piece(self, text: str, token: int, logits: F32) -> Piece:
         self._text.append(text)

@@ -55,6 +55,9 @@ class KernelSet:
     select_rows: Kernel
     swiglu: Kernel
     attention_window: Mapping[np.dtype[Any], Kernel]
+    attention_scores: Mapping[np.dtype[Any], Kernel]
+    attention_soft_max: Kernel
+    attention_outputs: Mapping[np.dtype[Any], Kernel]
     mul_mat_id: Mapping[GGMLType, Kernel]
     soft_max: Kernel
     argsort: Kernel
@@ -79,6 +82,7 @@ def _reference() -> KernelSet:
     from minillama.kernels.reference import (
         activations,
         attention,
+        attention_parts,
         attention_window,
         dequantize,
         dot,
@@ -112,6 +116,9 @@ def _reference() -> KernelSet:
         select_rows=elementwise.select_rows,
         swiglu=elementwise.swiglu,
         attention_window=attention_window.ATTENTION_WINDOW,
+        attention_scores=attention_parts.ATTENTION_SCORES,
+        attention_soft_max=attention_parts.attention_soft_max,
+        attention_outputs=attention_parts.ATTENTION_OUTPUTS,
         mul_mat_id=experts.MUL_MAT_ID,
         soft_max=softmax.SOFT_MAX_EXT[np.dtype(np.float32)],
         argsort=sorting.argsort,

@@ -19,9 +19,12 @@ from minillama.model.keys import architecture_of
 from minillama.model.weights import Binder, Weights
 from minillama.runtime.batch import Batch
 from minillama.runtime.capture import Captured, RecordedPass
+from minillama.runtime.deferred import Deferred
 from minillama.runtime.eager import Eager
 from minillama.runtime.kv_cache import BlockPool, KVCache
-from minillama.runtime.operations import Operations, Watcher
+from minillama.runtime.operations import Operations
+from minillama.runtime.probe import Probe, Watcher, probe_of
+from minillama.runtime.resume import Resumed
 from minillama.runtime.threads import ThreadTeam
 
 DRIVERS = ("captured", "eager")
@@ -92,8 +95,13 @@ class Model:
         return self._pool.kv_type
 
     @property
-    def n_threads(self) -> int:
+    def team(self) -> ThreadTeam:
         """Threads used."""
+        return self._driver.team
+
+    @property
+    def n_threads(self) -> int:
+        """Number of threads used."""
         return self._driver.team.n_threads
 
     def _context(self, n_ctx: int | None) -> int:
@@ -133,7 +141,7 @@ class Model:
         cache: KVCache,
         *,
         logits: str | None = "last",
-        watch: Watcher | None = None,
+        watch: Watcher | Probe | None = None,
     ) -> F32 | None:
         """Compute new tokens of a sequence and add them to its cache.
 
@@ -146,7 +154,8 @@ class Model:
         logits
             ``"all"``: float32 [n_tokens, n_vocab]; ``"last"``: float32 [n_vocab]; None: nothing is returned.
         watch
-            Called as ``watch(name, value)`` with every named value of the pass, of each chunk of a long prompt.
+            Called as ``watch(name, value)`` with every named value of the pass, of each chunk of a long prompt; or a
+            probe, which says what it wants and may replace values.
 
         Raises
         ------
@@ -155,7 +164,9 @@ class Model:
         ContextFullError
             The cache has no room for the new tokens; it is left as it was.
         """
-        tokens = self._checked_ids(ids)
+        tokens, probe = self._checked_ids(ids), probe_of(watch)
+        if probe is not None:
+            probe.begin([len(tokens)])
         parts = []
         before = len(cache)
         try:
@@ -163,7 +174,7 @@ class Model:
                 chunk = tokens[first : first + CHUNK]
                 wanted = logits if logits == "all" or first + CHUNK >= len(tokens) else None
                 # Room for all of the prompt is asked for at the first chunk: a text that does not fit computes nothing.
-                parts.append(self._pass([chunk], [cache], wanted, watch, reserve=[len(tokens) - first]))
+                parts.append(self._pass([chunk], [cache], wanted, probe, reserve=[len(tokens) - first]))
         except BaseException:
             cache.truncate(before)
             raise
@@ -172,7 +183,12 @@ class Model:
         return np.concatenate(parts) if logits == "all" else parts[-1][0]
 
     def forward_batch(
-        self, ids: Sequence[Sequence[int] | npt.ArrayLike], caches: Sequence[KVCache], *, logits: str | None = "last"
+        self,
+        ids: Sequence[Sequence[int] | npt.ArrayLike],
+        caches: Sequence[KVCache],
+        *,
+        logits: str | None = "last",
+        watch: Watcher | Probe | None = None,
     ) -> list[F32] | None:
         """Compute new tokens of several sequences in one pass; the bits are those of computing each alone.
 
@@ -184,16 +200,99 @@ class Model:
             The sequences so far, all different.
         logits
             ``"all"``: a float32 [n_tokens, n_vocab] for each sequence; ``"last"``: a float32 [n_vocab] for each.
+        watch
+            As for :meth:`forward`; values hold the sequences one after the other.
         """
         tokens = [self._checked_ids(part) for part in ids]
         if len(tokens) != len(caches) or not tokens or len({id(cache) for cache in caches}) != len(caches):
             raise InvalidInputError(f"{len(tokens)} sequences and {len(caches)} caches: one cache of its own for each")
-        values = self._pass(tokens, caches, logits, None, reserve=[len(part) for part in tokens])
+        n_tokens, probe = [len(part) for part in tokens], probe_of(watch)
+        if probe is not None:
+            probe.begin(n_tokens)
+        values = self._pass(tokens, caches, logits, probe, reserve=n_tokens)
         if logits is None:
             return None
         if logits == "last":
             return list(values)
-        return np.split(values, np.cumsum([len(part) for part in tokens])[:-1])
+        return np.split(values, np.cumsum(n_tokens)[:-1])
+
+    def resume(
+        self,
+        values: Mapping[str, F32],
+        caches: Sequence[KVCache],
+        n_tokens: Sequence[int],
+        *,
+        watch: Watcher | Probe | None = None,
+    ) -> list[F32]:
+        """Go on with a pass from given values instead of token ids.
+
+        Operations that come before the values are not run, so a pass that starts at the end of layer 20 of 30 costs
+        about a third. The new tokens' keys and values of earlier layers are not computed: the caches are left as they
+        were.
+
+        Parameters
+        ----------
+        values
+            Named values of all sequences, one after the other: float32 [n_tokens, ...].
+        caches
+            The sequences up to the tokens that the values belong to, all different.
+        n_tokens
+            Tokens of each sequence.
+        watch
+            As for :meth:`forward`.
+
+        Returns
+        -------
+        list of array
+            Logits of each sequence, float32 [n_tokens, n_vocab].
+
+        Raises
+        ------
+        InvalidInputError
+            The values do not determine the logits; the message names what is missing.
+        """
+        probe, driver = probe_of(watch), self._driver
+        self._check_caches(caches)
+        with driver.team.lock:
+            try:
+                for cache, n in zip(caches, n_tokens, strict=True):
+                    cache.reserve(n)
+                batch = Batch.of([np.zeros(n, np.int64) for n in n_tokens], caches, "all")
+                if probe is not None:
+                    probe.begin(n_tokens)
+                    probe.start(batch)
+                logits = Resumed(driver.kernels, driver.team, values, probe).finish(self._forward, batch)
+            finally:
+                for cache in caches:
+                    cache.abandon()
+        return np.split(logits, np.cumsum(n_tokens)[:-1])
+
+    def deferred_pass(
+        self,
+        ids: Sequence[int] | npt.ArrayLike,
+        cache: KVCache,
+        *,
+        logits: str | None = "all",
+        parts: bool = False,
+    ) -> tuple[Deferred, Batch]:
+        """The operations that :meth:`forward` would run, none of which has been run.
+
+        Room for the tokens is reserved in the cache, which does not count them as its own until ``cache.advance``.
+
+        Parameters
+        ----------
+        ids, cache, logits
+            As for :meth:`forward`.
+        parts
+            Whether attention's products and weights are values of their own.
+        """
+        tokens = self._checked_ids(ids)
+        self._check_caches([cache])
+        cache.reserve(len(tokens))
+        batch = Batch.of([tokens], [cache], logits)
+        driver = Deferred(self._driver.kernels, parts=parts)
+        self._forward(driver, batch)
+        return driver, batch
 
     def recorded_pass(
         self, ids: Sequence[int] | npt.ArrayLike, cache: KVCache, *, logits: str | None = "last"
@@ -219,18 +318,20 @@ class Model:
         ids: Sequence[I64],
         caches: Sequence[KVCache],
         outputs: str | None,
-        watch: Watcher | None,
+        probe: Probe | None,
         reserve: Sequence[int],
     ) -> F32:
         if outputs not in ("all", "last", None):
             raise InvalidInputError(f"logits is {outputs!r}, 'all', 'last' or None is wanted")
-        if any(cache.pool is not self._pool for cache in caches):
-            raise InvalidInputError("the cache was made by another model; use new_cache() of this one")
+        self._check_caches(caches)
         with self._driver.team.lock:
             try:
                 for cache, n_tokens in zip(caches, reserve, strict=True):
                     cache.reserve(n_tokens)
-                values = self._driver.run(self._forward, Batch.of(ids, caches, outputs), watch)
+                batch = Batch.of(ids, caches, outputs)
+                if probe is not None:
+                    probe.start(batch)
+                values = self._driver.run(self._forward, batch, probe)
             except BaseException:
                 for cache in caches:
                     cache.abandon()
@@ -238,6 +339,10 @@ class Model:
             for cache, part in zip(caches, ids, strict=True):
                 cache.advance(len(part))
             return values
+
+    def _check_caches(self, caches: Sequence[KVCache]) -> None:
+        if any(cache.pool is not self._pool for cache in caches):
+            raise InvalidInputError("the cache was made by another model; use new_cache() of this one")
 
     def _forward(self, ops: Operations, batch: Batch) -> F32:
         return self._family.forward(ops, self._bound, self.config, batch)

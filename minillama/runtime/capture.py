@@ -19,12 +19,15 @@ from minillama.kernels.types import F32, I64
 from minillama.runtime.arena import Arena
 from minillama.runtime.batch import Batch
 from minillama.runtime.eager import Eager, Forward
-from minillama.runtime.operations import Operations, Watcher
+from minillama.runtime.operations import Operations
 from minillama.runtime.plan import Call, Operation, Plan
+from minillama.runtime.probe import Probe, is_on_demand
 from minillama.runtime.threads import ThreadTeam
 
 # Plans kept: decoding, whole chunks, the rest of a prompt, and one to spare.
 _KEPT = 4
+# Up to so many tokens a plan keeps the values that are recorded; of longer batches they would take much memory.
+_FEW_TOKENS = 16
 
 
 @dataclass(frozen=True)
@@ -47,14 +50,24 @@ class Value:
 
 
 class Recorder(Operations):
-    """Notes operations down instead of running them; the arrays it returns hold no values yet."""
+    """Notes operations down instead of running them; the arrays it returns hold no values yet.
 
-    def __init__(self, kernels: KernelSet) -> None:
+    Parameters
+    ----------
+    kernels
+        The backend's kernels.
+    keep
+        Names of values whose memory is not used again, so that they are there when the plan ends.
+    """
+
+    def __init__(self, kernels: KernelSet, keep: frozenset[str] = frozenset()) -> None:
         super().__init__(kernels)
+        self._keep = keep
         self.arena = Arena()
         self.calls: list[Call] = []
         self.values: list[Value] = []
         self.kept: list[npt.NDArray[Any]] = []
+        self.kept_values: list[tuple[str, F32]] = []
 
     def _empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
         return self.arena.empty(shape, dtype)
@@ -66,6 +79,8 @@ class Recorder(Operations):
 
     def _result(self, name: str, value: F32) -> F32:
         self.values.append(Value(name, len(self.calls) - 1, self.arena.alias(value)))
+        if name in self._keep:
+            self.kept_values.append((name, value))
         return value
 
 
@@ -84,26 +99,29 @@ class Captured:
         self.kernels = kernels
         self.team = team
         self._eager = Eager(kernels, team)
-        self._plans: OrderedDict[tuple[int, ...], RecordedPass] = OrderedDict()
+        self._plans: OrderedDict[tuple[Any, ...], RecordedPass] = OrderedDict()
 
-    def run(self, forward: Forward, batch: Batch, watch: Watcher | None = None) -> F32:
-        """Run a forward pass; with a watcher, eagerly, since a plan's values are gone when it ends."""
-        if watch is not None:
-            return self._eager.run(forward, batch, watch)
+    def run(self, forward: Forward, batch: Batch, probe: Probe | None = None) -> F32:
+        """Run a forward pass; eagerly if a probe wants values of many tokens, or such as a plan does not have."""
+        reads = frozenset() if probe is None else probe.reads
+        if reads is None or (probe is not None and batch.n_tokens > _FEW_TOKENS) or any(map(is_on_demand, reads)):
+            return self._eager.run(forward, batch, probe)
         with self.team.lock:
-            return self.recorded(forward, batch).run(batch)
+            if probe is None:
+                return self.recorded(forward, batch).run(batch)
+            return self.recorded(forward, batch, reads - probe.changes).run_probed(batch, probe)
 
-    def recorded(self, forward: Forward, batch: Batch) -> RecordedPass:
-        """The pass for batches like this one, recorded now if it has not been."""
+    def recorded(self, forward: Forward, batch: Batch, keep: frozenset[str] = frozenset()) -> RecordedPass:
+        """The pass for batches like this one that keeps these values, recorded now if it has not been."""
         pool = batch.pool
-        shape = (batch.n_tokens, *batch.table.shape, len(batch.outputs), id(pool), pool.n_blocks)
+        shape = (keep, batch.n_tokens, *batch.table.shape, len(batch.outputs), id(pool), pool.n_blocks)
         if shape not in self._plans:
             # Keys and values have moved when the pool has grown: plans that point to the old memory are dropped.
             for other in [other for other in self._plans if other[-2:] != shape[-2:]]:
                 del self._plans[other]
             while len(self._plans) >= _KEPT:
                 self._plans.popitem(last=False)
-            self._plans[shape] = RecordedPass(self.kernels, self.team, forward, batch)
+            self._plans[shape] = RecordedPass(self.kernels, self.team, forward, batch, keep)
         self._plans.move_to_end(shape)
         return self._plans[shape]
 
@@ -119,13 +137,16 @@ class RecordedPass:
         Its named results, in the order in which they are made.
     """
 
-    def __init__(self, kernels: KernelSet, team: ThreadTeam, forward: Forward, batch: Batch) -> None:
+    def __init__(
+        self, kernels: KernelSet, team: ThreadTeam, forward: Forward, batch: Batch, keep: frozenset[str] = frozenset()
+    ) -> None:
         self._team = team
         self._batch = replace(batch, **{name: getattr(batch, name).copy() for name in _BATCH_ARRAYS})
-        recorder = Recorder(kernels)
+        recorder = Recorder(kernels, keep)
         self._result = recorder.arena.alias(forward(recorder, self._batch))
         self.plan, self.values = Plan(recorder.calls, team.n_threads), tuple(recorder.values)
-        self._kept = recorder.arena, recorder.kept
+        self._cut: dict[frozenset[str], list[tuple[Plan, Value | None]]] = {}
+        self._kept, self._kept_values = (recorder.arena, recorder.kept), recorder.kept_values
 
     def run(self, batch: Batch, times: I64 | None = None) -> F32:
         """Logits of a batch of the shape the pass was recorded for.
@@ -141,6 +162,31 @@ class RecordedPass:
             self._load(batch)
             self._team.run_plan(self.plan, times=times)
             return self._result.copy()
+
+    def run_probed(self, batch: Batch, probe: Probe) -> F32:
+        """Logits of a batch; a probe is shown what it changes on the way, and the values that are kept at the end."""
+        with self._team.lock:
+            self._load(batch)
+            for stretch, value in self._stretches(probe.changes):
+                self._team.run_plan(stretch)
+                replacement = None if value is None else probe.take(value.name, value.array)
+                if value is not None and replacement is not None:
+                    value.array[...] = replacement
+            for name, array in self._kept_values:
+                probe.take(name, array)
+            return self._result.copy()
+
+    def _stretches(self, names: frozenset[str]) -> list[tuple[Plan, Value | None]]:
+        """The plan in pieces that end where values of these names are there, and the rest."""
+        if names not in self._cut:
+            stops: list[tuple[int, Value | None]] = [(v.made_by + 1, v) for v in self.values if v.name in names]
+            ends = [*stops, (self.plan.n_operations, None)]
+            starts = [0, *(end for end, _ in stops)]
+            self._cut[names] = [
+                (Plan(self.plan.calls[start:end], self._team.n_threads), value)
+                for start, (end, value) in zip(starts, ends, strict=True)
+            ]
+        return self._cut[names]
 
     def step(self, batch: Batch) -> Iterator[Value]:
         """Run the pass one operation at a time: an iterator over its named results, each as soon as it is made.

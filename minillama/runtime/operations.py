@@ -7,7 +7,7 @@ A driver says where results are put and when operations run (:class:`minillama.r
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -23,9 +23,8 @@ from minillama.kernels.scratch import BLOCK_BYTES
 from minillama.kernels.types import F32, I32, I64, U8
 from minillama.runtime.batch import Batch
 from minillama.runtime.plan import Operation
+from minillama.runtime.probe import PATTERN, SCORES
 from minillama.runtime.rotary import Rotary
-
-Watcher = Callable[[str, npt.NDArray[Any]], None]
 
 _NO_SINKS = np.zeros(0, np.float32)
 _NO_MASK = np.zeros((0, 0), np.float32)
@@ -90,6 +89,10 @@ class Operations(ABC):
     @abstractmethod
     def _result(self, name: str, value: F32) -> F32:
         """A value has its name."""
+
+    def _wants(self, name: str) -> bool:
+        """Whether anyone asks for a value that is otherwise not computed."""
+        return False
 
     @contextmanager
     def block(self, index: int) -> Iterator[None]:
@@ -350,6 +353,9 @@ class Operations(ABC):
         place = (batch.table, batch.sequence, batch.position)
         store_kv = self.kernels.store_kv[pool.dtype]
         self._run("store_kv", store_kv, batch.n_tokens, k, v, *place, keys, values, work_per_item=4 * k.shape[1])
+        if any(self._wants(self._prefix + part) for part in (SCORES, PATTERN)):
+            limits = window, np.float32(softcap), _NO_SINKS if sinks is None else sinks
+            return self._attention_in_parts(q, batch, keys, values, n_head, scale, limits, name)
         out = self._empty((batch.n_tokens, n_head * values.shape[3]))
         cached: tuple[Any, ...] = (q, keys, values, *place, n_head, scale)
         longest = BLOCK * batch.table.shape[1]
@@ -363,4 +369,22 @@ class Operations(ABC):
             scratch = 4 * longest + 8 * max(BLOCK, values.shape[3])
             cached += window, np.float32(softcap), _NO_SINKS if sinks is None else sinks
         self._run(name, kernel, n_items, *cached, out, scratch_bytes=scratch, work_per_item=work // n_items)
+        return self._named(name, out)
+
+    def _attention_in_parts(
+        self, q: F32, batch: Batch, keys: npt.NDArray[Any], values: npt.NDArray[Any], n_head: int, scale: np.float32,
+        limits: tuple[int, np.float32, F32], name: str,
+    ) -> F32:  # fmt: skip
+        """Attention whose products and weights, float32 [n_tokens, n_head, n_kv], are values of their own."""
+        place, n_items = (batch.table, batch.sequence, batch.position), batch.n_tokens * n_head
+        shape, work = (batch.n_tokens, n_head, batch.n_kv), batch.n_kv * keys.shape[2]
+        scores_of, outputs_of = self.kernels.attention_scores, self.kernels.attention_outputs
+        scores = self._empty(shape)
+        self._run(SCORES, scores_of[batch.pool.dtype], n_items, q, keys, *place, n_head, scores, work_per_item=work)
+        scores = self._named(SCORES, scores)
+        weights, softmax = self._empty(shape), self.kernels.attention_soft_max
+        self._run(PATTERN, softmax, n_items, scores, batch.position, n_head, scale, *limits, weights)
+        weights = self._named(PATTERN, weights)
+        out = self._empty((batch.n_tokens, n_head * values.shape[3]))
+        self._run(name, outputs_of[batch.pool.dtype], n_items, weights, values, *place, n_head, out, work_per_item=work)
         return self._named(name, out)

@@ -18,11 +18,12 @@ BELOW = {
     "runtime": {"errors", "gguf", "kernels"},
     "quantization": {"errors", "gguf", "kernels", "runtime"},
     "model": {"errors", "gguf", "kernels", "runtime"},
+    "trace": {"errors", "gguf", "kernels", "runtime", "model"},
     "sampling": {"errors"},
     "chat": {"errors"},
     "hub": {"errors"},
     "generate": {
-        "errors", "gguf", "kernels", "tokenizer", "runtime", "model", "sampling", "chat", "hub",
+        "errors", "gguf", "kernels", "tokenizer", "runtime", "model", "trace", "sampling", "chat", "hub",
     },
 }  # fmt: skip
 BELOW["verify"] = set(BELOW)

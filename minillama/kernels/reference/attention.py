@@ -100,7 +100,8 @@ def soft_max(scores: F32, n: int, scale: np.float32) -> None:
         scores[j] = scores[j] * inverse
 
 
-def _make_scores(dtype: np.dtype[Any]) -> Kernel:
+def make_scores(dtype: np.dtype[Any]) -> Kernel:
+    """Products of a query with the keys of a head."""
     store, load = STORE[dtype], LOAD[dtype]
 
     @jit
@@ -116,7 +117,8 @@ def _make_scores(dtype: np.dtype[Any]) -> Kernel:
     return scores_of_head
 
 
-def _make_outputs(dtype: np.dtype[Any]) -> Kernel:
+def make_outputs(dtype: np.dtype[Any]) -> Kernel:
+    """Sums of the values of a head, weighted."""
     store, load = STORE[dtype], LOAD[dtype]
 
     @jit
@@ -170,5 +172,5 @@ STORE_KV: dict[np.dtype[Any], Kernel] = {dtype: _make_store_kv(dtype) for dtype 
 # attention(q: float32 [n_tokens, n_head * head_dim], keys, values, table, sequence, position, n_head, scale,
 # out: float32 [n_tokens, n_head * value_dim], scratch: attention_scratch() bytes, start, stop)
 ATTENTION: dict[np.dtype[Any], Kernel] = {
-    dtype: make_attention(f"attention_{SUFFIX[dtype]}", _make_scores(dtype), _make_outputs(dtype)) for dtype in STORE
+    dtype: make_attention(f"attention_{SUFFIX[dtype]}", make_scores(dtype), make_outputs(dtype)) for dtype in STORE
 }

@@ -1,0 +1,81 @@
+"""Attention in three parts, whose results can be looked at and changed: products, weights, weighted sums.
+
+Together they give the bits of :mod:`attention` and of :mod:`attention_window`: the order is the same, and what those
+leave out (positions that a token does not see) is -inf in the products and an exact zero in the weights. An item is one
+head of one token.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from minillama.kernels.jit import Kernel, jit
+from minillama.kernels.reference.attention import STORE, SUFFIX, Cache, make_outputs, make_scores
+from minillama.kernels.reference.attention_window import soft_max_window
+from minillama.kernels.reference.fdlibm import tanhf
+from minillama.kernels.types import F32, I64
+
+_F = np.float32
+
+
+def _make_attention_scores(dtype: np.dtype[Any]) -> Kernel:
+    scores_of_head = make_scores(dtype)
+
+    @jit(name=f"attention_scores_{SUFFIX[dtype]}")
+    def attention_scores(
+        q: F32, keys: Cache, table: I64, sequence: I64, position: I64, n_head: int, out: F32, start: int, stop: int
+    ) -> None:
+        """``ggml_mul_mat(k, q)``, neither scaled nor capped; positions after the token's own are -inf."""
+        for item in range(start, stop):
+            t, head = item // n_head, item % n_head
+            head_kv, n = head // (n_head // keys.shape[1]), position[t] + 1
+            row = out[t, head]
+            scores_of_head(q, t, head * keys.shape[2], keys, table[sequence[t]], head_kv, n, row)
+            row[n:] = _F(-np.inf)
+
+    return attention_scores
+
+
+@jit(name="attention_soft_max")
+def attention_soft_max(
+    scores: F32, position: I64, n_head: int, scale: np.float32, window: int, cap: np.float32, sinks: F32, out: F32,
+    start: int, stop: int,
+) -> None:  # fmt: skip
+    """``ggml_soft_max_ext`` with a causal mask: capped, then scaled, then the softmax; zero where masked."""
+    inverse_cap = _F(_F(1) / cap)
+    for item in range(start, stop):
+        t, head = item // n_head, item % n_head
+        end = position[t] + 1
+        begin = max(0, end - window) if window else 0
+        row = out[t, head]
+        row[:] = _F(0)
+        for j in range(begin, end):
+            row[j] = _F(tanhf(_F(scores[t, head, j] * inverse_cap)) * cap) if cap else scores[t, head, j]
+        soft_max_window(row, begin, end, scale, sinks[head] if len(sinks) else _F(-np.inf))
+
+
+def _make_attention_outputs(dtype: np.dtype[Any]) -> Kernel:
+    outputs_of_head = make_outputs(dtype)
+
+    @jit(name=f"attention_outputs_{SUFFIX[dtype]}")
+    def attention_outputs(
+        weights: F32, values: Cache, table: I64, sequence: I64, position: I64, n_head: int, out: F32, start: int,
+        stop: int,
+    ) -> None:  # fmt: skip
+        """``ggml_mul_mat(v, weights)``: double sums over positions, in order, of float products."""
+        for item in range(start, stop):
+            t, head = item // n_head, item % n_head
+            head_kv, n = head // (n_head // values.shape[1]), position[t] + 1
+            blocks = table[sequence[t]]
+            outputs_of_head(weights[t, head], values, blocks, head_kv, n, out, t, head * values.shape[3])
+
+    return attention_outputs
+
+
+# attention_scores(q, keys, table, sequence, position, n_head, out: float32 [n_tokens, n_head, n_kv], start, stop)
+ATTENTION_SCORES: dict[np.dtype[Any], Kernel] = {dtype: _make_attention_scores(dtype) for dtype in STORE}
+# attention_outputs(weights: float32 [n_tokens, n_head, n_kv], values, table, sequence, position, n_head,
+# out: float32 [n_tokens, n_head * value_dim], start, stop)
+ATTENTION_OUTPUTS: dict[np.dtype[Any], Kernel] = {dtype: _make_attention_outputs(dtype) for dtype in STORE}
