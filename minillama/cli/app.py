@@ -16,9 +16,12 @@ from minillama.cli.generate import generate
 from minillama.cli.info import info
 from minillama.cli.models import models
 from minillama.cli.options import DEBUG, debug_option, examples
+from minillama.cli.perplexity import perplexity
+from minillama.cli.pictures import attention, entropy, lens, norms, patch
 from minillama.cli.pull import pull
 from minillama.cli.quantize import quantize
 from minillama.cli.tokenize import tokenize
+from minillama.cli.tracing import compare, trace
 from minillama.cli.verify import verify
 from minillama.cli.warmup import warmup
 
@@ -71,5 +74,7 @@ def main() -> None:
     """
 
 
-for _command in (generate, chat, tokenize, info, models, pull, quantize, bench, verify, warmup):
+_LOOK_INSIDE = (trace, compare, lens, attention, norms, patch, entropy, perplexity)
+
+for _command in (generate, chat, tokenize, info, models, pull, quantize, bench, verify, warmup, *_LOOK_INSIDE):
     main.add_command(_command)

@@ -14,12 +14,17 @@ if TYPE_CHECKING:
 
 
 def load_model(options: Mapping[str, Any]) -> LanguageModel:
-    """Load the model of a command's options."""
+    """Load the model of a command that generates."""
+    if unused := without_effect(options):
+        note(f"{', '.join(unused)}: without effect at temperature 0, the default (try --temp 0.8)")
+    return load_reader(options)
+
+
+def load_reader(options: Mapping[str, Any]) -> LanguageModel:
+    """Load the model of a command that only reads."""
     from minillama.generate import load
     from minillama.hub import console_progress
 
-    if unused := without_effect(options):
-        note(f"{', '.join(unused)}: without effect at temperature 0, the default (try --temp 0.8)")
     with console_progress(options["model"]) as progress:
         return load(options["model"], progress=progress, **loading_arguments(options))
 

@@ -14,6 +14,7 @@ from minillama.errors import InvalidInputError
 from minillama.generate.conversation import Conversation
 from minillama.generate.loop import Run
 from minillama.generate.result import Generation, Piece
+from minillama.generate.scoring import Perplexity, Score, perplexity, score
 from minillama.generate.stopping import StopStrings
 from minillama.gguf import open as open_gguf
 from minillama.hub import Progress, resolve
@@ -283,6 +284,18 @@ class LanguageModel(Model):
         """
         found = {self.points.find(name): np.asarray(array) for name, array in {point: value, **(also or {})}.items()}
         return self.resume(found, [cache], [len(value)], watch=trace)[0]
+
+    def score(self, prompt: Prompt, continuations: Sequence[Prompt]) -> list[Score]:
+        """How likely each of some continuations of a prompt is; the prompt is computed once.
+
+        As evaluation harnesses do it: a continuation that is text is tokenized together with the prompt's text, and
+        what the prompt's own tokens do not cover is scored.
+        """
+        return score(self, prompt, continuations)
+
+    def perplexity(self, text: Prompt, *, n_ctx: int = 512) -> Perplexity:
+        """Perplexity of a text by llama.cpp's method; see :func:`minillama.generate.scoring.perplexity`."""
+        return perplexity(self, text, n_ctx=n_ctx)
 
     def _probe(self, trace: Trace | None, edits: Edits | None) -> Trace | None:
         if edits is None:
