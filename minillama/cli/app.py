@@ -17,9 +17,10 @@ from minillama.cli.info import info
 from minillama.cli.models import models
 from minillama.cli.options import DEBUG, debug_option, examples
 from minillama.cli.perplexity import perplexity
-from minillama.cli.pictures import attention, entropy, lens, norms, patch
+from minillama.cli.pictures import attention, entropy, inspect_, lens, norms, patch
 from minillama.cli.pull import pull
 from minillama.cli.quantize import quantize
+from minillama.cli.step import step
 from minillama.cli.tokenize import tokenize
 from minillama.cli.tracing import compare, trace
 from minillama.cli.verify import verify
@@ -74,7 +75,7 @@ def main() -> None:
     """
 
 
-_LOOK_INSIDE = (trace, compare, lens, attention, norms, patch, entropy, perplexity)
+_LOOK_INSIDE = (trace, step, compare, lens, attention, norms, patch, entropy, inspect_, perplexity)
 
 for _command in (generate, chat, tokenize, info, models, pull, quantize, bench, verify, warmup, *_LOOK_INSIDE):
     main.add_command(_command)

@@ -1,8 +1,9 @@
-"""Commands that draw what is inside: attention, lens, norms, patch, entropy."""
+"""Commands that show what is inside: attention, lens, norms, patch, entropy, and a page of all."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -213,3 +214,23 @@ def entropy(
         for token, value in zip(tokens, bits, strict=True):
             rows.add_row(visible(token), f"{value:.2f}")
         print_table(rows)
+
+
+@click.command("inspect", epilog=examples('minillama inspect "The capital of France is" -o report.html'))
+@click.argument("prompt", required=False)
+@click.option("-o", "--output", default="report.html", show_default=True, metavar="FILE", help="The page to write.")
+@loading_options
+@special_option
+@file_option
+@debug_option
+def inspect_(prompt: str | None, file: str | None, output: str, **options: Any) -> None:
+    """Write a page about a pass over PROMPT: tokens to click, layers to scroll, attention maps, logit lens.
+
+    It is one file that needs no server and loads nothing.
+    """
+    from minillama.trace.report import report
+
+    model, ids = _read(prompt, file, options)
+    page = report(model, ids, lambda token: _texts(model, [token])[0])
+    Path(output).write_text(page, encoding="utf-8")
+    note(f"{len(page) / 1e6:.1f} MB in {output}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -158,13 +158,13 @@ def surprise_figure(tokens: Sequence[str], logprobs: Sequence[float] | npt.NDArr
         Text and natural log probability of each token.
     """
     bits = -np.asarray(logprobs, np.float64) / math.log(2)
-    title = f"perplexity {2 ** bits.mean():.2f}, {bits.mean():.2f} bits a token"
-    return _bars(tokens, bits, "bits of surprise", title, "mean")
+    return _bars(tokens, bits, "bits of surprise", lambda mean: f"perplexity {2**mean:.2f}, {mean:.2f} bits a token")
 
 
 def entropy_figure(tokens: Sequence[str], entropies: Sequence[float]) -> Figure:
     """Entropy of the distribution that each generated token was drawn from, in bits."""
-    return _bars(tokens, np.asarray(entropies, np.float64), "entropy in bits", "Uncertainty of a generation", "mean")
+    bits = np.asarray(entropies, np.float64)
+    return _bars(tokens, bits, "entropy in bits", lambda mean: f"Uncertainty of a generation, {mean:.2f} bits a token")
 
 
 def error_figure(errors: Mapping[str, float], title: str = "Error of each layer") -> Figure:
@@ -180,7 +180,7 @@ def error_figure(errors: Mapping[str, float], title: str = "Error of each layer"
     return figure
 
 
-def _bars(tokens: Sequence[str], heights: npt.NDArray[np.float64], axis: str, title: str, mean: str) -> Figure:
+def _bars(tokens: Sequence[str], heights: npt.NDArray[np.float64], axis: str, title: Callable[[float], str]) -> Figure:
     if len(tokens) != len(heights) or not len(tokens):
         raise InvalidInputError(
             f"{len(tokens)} tokens and {len(heights)} numbers: equally many are wanted, at least one"
@@ -188,13 +188,13 @@ def _bars(tokens: Sequence[str], heights: npt.NDArray[np.float64], axis: str, ti
     figure = _figure(max(5.0, min(40.0, 0.22 * len(tokens) + 1.5)), 3.6)
     axes = figure.subplots()
     axes.bar(range(len(tokens)), heights, color=[_gradient(min(1.0, height / 12)) for height in heights])
-    axes.axhline(float(heights.mean()), color="black", linewidth=0.8, linestyle="--", label=mean)
+    axes.axhline(float(heights.mean()), color="black", linewidth=0.8, linestyle="--", label="mean")
     if len(tokens) <= 170:
         _token_ticks(axes.xaxis, tokens)
         axes.tick_params(axis="x", labelrotation=90)
     axes.set_xlim(-0.8, len(tokens) - 0.2)
     axes.set_ylabel(axis)
-    axes.set_title(title)
+    axes.set_title(title(float(heights.mean())))
     axes.legend(fontsize=7)
     return figure
 

@@ -29,3 +29,11 @@ def test_example(name: str, tmp_path: Path) -> None:
     pictures = list(tmp_path.glob("*.png"))
     assert (name in WITHOUT_PICTURE) == (not pictures)
     assert all(picture.stat().st_size > 5000 for picture in pictures)
+
+
+def test_the_interface_runs_as_printed(tmp_path: Path) -> None:
+    code = GUIDE.split("```python\n", 1)[1].split("```", 1)[0]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("(1, 576) (1, 9, 5) (5, 49152)\n")
+    assert (tmp_path / "run.npz").exists()

@@ -14,7 +14,7 @@ SNIPPETS = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
 
 
 def test_there_are_snippets() -> None:
-    assert len(SNIPPETS) == 4
+    assert len(SNIPPETS) == 5
 
 
 @pytest.mark.real
