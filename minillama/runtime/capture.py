@@ -7,13 +7,14 @@ batch to the next (ids, positions, blocks) is copied into arrays that the plan r
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from minillama.kernels.reference.attention import BLOCK
 from minillama.kernels.registry import KernelSet
 from minillama.kernels.types import F32, I64
 from minillama.runtime.arena import Arena
@@ -21,7 +22,7 @@ from minillama.runtime.batch import Batch
 from minillama.runtime.eager import Eager, Forward
 from minillama.runtime.operations import Operations
 from minillama.runtime.plan import Call, Operation, Plan
-from minillama.runtime.probe import Probe, is_on_demand
+from minillama.runtime.probe import Probe, is_attention, is_packed
 from minillama.runtime.threads import ThreadTeam
 
 # Plans kept: decoding, whole chunks, the rest of a prompt, and one to spare.
@@ -56,13 +57,17 @@ class Recorder(Operations):
     ----------
     kernels
         The backend's kernels.
-    keep
-        Names of values whose memory is not used again, so that they are there when the plan ends.
+    reads
+        Names of values that are wanted. Their memory is not used again, so that they are there when the plan ends,
+    changes
+        unless they are among these, which are looked at as soon as they are made.
     """
 
-    def __init__(self, kernels: KernelSet, keep: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, kernels: KernelSet, reads: frozenset[str] = frozenset(), changes: frozenset[str] = frozenset()
+    ) -> None:
         super().__init__(kernels)
-        self._keep = keep
+        self._reads, self._keep = reads, reads - changes
         self.arena = Arena()
         self.calls: list[Call] = []
         self.values: list[Value] = []
@@ -71,6 +76,12 @@ class Recorder(Operations):
 
     def _empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
         return self.arena.empty(shape, dtype)
+
+    def _wants(self, name: str) -> bool:
+        return name in self._reads
+
+    def _n_kv(self, batch: Batch) -> int:
+        return BLOCK * int(batch.table.shape[1])  # what a replay may need
 
     def _do(self, operation: Operation) -> None:
         arrays = (argument for argument in operation.arguments if isinstance(argument, np.ndarray))
@@ -104,24 +115,30 @@ class Captured:
     def run(self, forward: Forward, batch: Batch, probe: Probe | None = None) -> F32:
         """Run a forward pass; eagerly if a probe wants values of many tokens, or such as a plan does not have."""
         reads = frozenset() if probe is None else probe.reads
-        if reads is None or (probe is not None and batch.n_tokens > _FEW_TOKENS) or any(map(is_on_demand, reads)):
+        if reads is None or (probe is not None and batch.n_tokens > _FEW_TOKENS) or any(map(is_packed, reads)):
             return self._eager.run(forward, batch, probe)
         with self.team.lock:
             if probe is None:
                 return self.recorded(forward, batch).run(batch)
-            return self.recorded(forward, batch, reads - probe.changes).run_probed(batch, probe)
+            return self.recorded(forward, batch, reads, probe.changes).run_probed(batch, probe)
 
-    def recorded(self, forward: Forward, batch: Batch, keep: frozenset[str] = frozenset()) -> RecordedPass:
-        """The pass for batches like this one that keeps these values, recorded now if it has not been."""
+    def recorded(
+        self,
+        forward: Forward,
+        batch: Batch,
+        reads: frozenset[str] = frozenset(),
+        changes: frozenset[str] = frozenset(),
+    ) -> RecordedPass:
+        """The pass for batches like this one, and for probes of these values, recorded now if it has not been."""
         pool = batch.pool
-        shape = (keep, batch.n_tokens, *batch.table.shape, len(batch.outputs), id(pool), pool.n_blocks)
+        shape = (reads, changes, batch.n_tokens, *batch.table.shape, len(batch.outputs), id(pool), pool.n_blocks)
         if shape not in self._plans:
             # Keys and values have moved when the pool has grown: plans that point to the old memory are dropped.
             for other in [other for other in self._plans if other[-2:] != shape[-2:]]:
                 del self._plans[other]
             while len(self._plans) >= _KEPT:
                 self._plans.popitem(last=False)
-            self._plans[shape] = RecordedPass(self.kernels, self.team, forward, batch, keep)
+            self._plans[shape] = RecordedPass(self.kernels, self.team, forward, batch, reads, changes)
         self._plans.move_to_end(shape)
         return self._plans[shape]
 
@@ -138,14 +155,20 @@ class RecordedPass:
     """
 
     def __init__(
-        self, kernels: KernelSet, team: ThreadTeam, forward: Forward, batch: Batch, keep: frozenset[str] = frozenset()
+        self,
+        kernels: KernelSet,
+        team: ThreadTeam,
+        forward: Forward,
+        batch: Batch,
+        reads: frozenset[str] = frozenset(),
+        changes: frozenset[str] = frozenset(),
     ) -> None:
         self._team = team
         self._batch = replace(batch, **{name: getattr(batch, name).copy() for name in _BATCH_ARRAYS})
-        recorder = Recorder(kernels, keep)
+        recorder = Recorder(kernels, reads, changes)
         self._result = recorder.arena.alias(forward(recorder, self._batch))
         self.plan, self.values = Plan(recorder.calls, team.n_threads), tuple(recorder.values)
-        self._cut: dict[frozenset[str], list[tuple[Plan, Value | None]]] = {}
+        self._stretches = _cut(self.plan, [value for value in self.values if value.name in changes], team.n_threads)
         self._kept, self._kept_values = (recorder.arena, recorder.kept), recorder.kept_values
 
     def run(self, batch: Batch, times: I64 | None = None) -> F32:
@@ -167,26 +190,17 @@ class RecordedPass:
         """Logits of a batch; a probe is shown what it changes on the way, and the values that are kept at the end."""
         with self._team.lock:
             self._load(batch)
-            for stretch, value in self._stretches(probe.changes):
+            for stretch, value in self._stretches:
                 self._team.run_plan(stretch)
-                replacement = None if value is None else probe.take(value.name, value.array)
-                if value is not None and replacement is not None:
-                    value.array[...] = replacement
-            for name, array in self._kept_values:
-                probe.take(name, array)
+                if value is None:
+                    continue
+                array = _seen(value.name, value.array, batch)
+                replacement = probe.take(value.name, array)
+                if replacement is not None:
+                    array[...] = replacement
+            for name, kept in self._kept_values:
+                probe.take(name, _seen(name, kept, batch))
             return self._result.copy()
-
-    def _stretches(self, names: frozenset[str]) -> list[tuple[Plan, Value | None]]:
-        """The plan in pieces that end where values of these names are there, and the rest."""
-        if names not in self._cut:
-            stops: list[tuple[int, Value | None]] = [(v.made_by + 1, v) for v in self.values if v.name in names]
-            ends = [*stops, (self.plan.n_operations, None)]
-            starts = [0, *(end for end, _ in stops)]
-            self._cut[names] = [
-                (Plan(self.plan.calls[start:end], self._team.n_threads), value)
-                for start, (end, value) in zip(starts, ends, strict=True)
-            ]
-        return self._cut[names]
 
     def step(self, batch: Batch) -> Iterator[Value]:
         """Run the pass one operation at a time: an iterator over its named results, each as soon as it is made.
@@ -204,6 +218,20 @@ class RecordedPass:
     def _load(self, batch: Batch) -> None:
         for name in _BATCH_ARRAYS:
             getattr(self._batch, name)[...] = getattr(batch, name)
+
+
+def _cut(plan: Plan, stops: Sequence[Value], n_threads: int) -> list[tuple[Plan, Value | None]]:
+    """A plan in pieces that end where values are there, and the rest."""
+    ends: list[tuple[int, Value | None]] = [(stop.made_by + 1, stop) for stop in stops]
+    starts = [0, *(end for end, _ in ends)]
+    ends.append((plan.n_operations, None))
+    pieces = zip(starts, ends, strict=True)
+    return [(Plan(plan.calls[start:end], n_threads), value) for start, (end, value) in pieces]
+
+
+def _seen(name: str, array: npt.NDArray[Any], batch: Batch) -> npt.NDArray[Any]:
+    """A value without the room that a plan leaves for longer texts."""
+    return array[..., : batch.n_kv] if is_attention(name) else array
 
 
 _BATCH_ARRAYS = ("ids", "position", "sequence", "table", "outputs")

@@ -94,6 +94,10 @@ class Operations(ABC):
         """Whether anyone asks for a value that is otherwise not computed."""
         return False
 
+    def _n_kv(self, batch: Batch) -> int:
+        """Positions that the products and weights of attention have room for."""
+        return batch.n_kv
+
     @contextmanager
     def block(self, index: int) -> Iterator[None]:
         """Names given inside belong to layer ``index``: ``attn_norm`` becomes ``blk.0.attn_norm``."""
@@ -377,7 +381,7 @@ class Operations(ABC):
     ) -> F32:  # fmt: skip
         """Attention whose products and weights, float32 [n_tokens, n_head, n_kv], are values of their own."""
         place, n_items = (batch.table, batch.sequence, batch.position), batch.n_tokens * n_head
-        shape, work = (batch.n_tokens, n_head, batch.n_kv), batch.n_kv * keys.shape[2]
+        shape, work = (batch.n_tokens, n_head, self._n_kv(batch)), batch.n_kv * keys.shape[2]
         scores_of, outputs_of = self.kernels.attention_scores, self.kernels.attention_outputs
         scores = self._empty(shape)
         self._run(SCORES, scores_of[batch.pool.dtype], n_items, q, keys, *place, n_head, scores, work_per_item=work)

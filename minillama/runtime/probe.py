@@ -21,9 +21,19 @@ PACKED_TYPES = (GGMLType.Q8_0, GGMLType.Q8_1, GGMLType.Q8_K)
 _PACKED = tuple(f".{type_.name.lower()}" for type_ in PACKED_TYPES)
 
 
+def is_attention(name: str) -> bool:
+    """Whether a value is attention's products or weights, [n_tokens, n_head, n_kv]."""
+    return name.endswith((f".{SCORES}", f".{PATTERN}"))
+
+
+def is_packed(name: str) -> bool:
+    """Whether a value is another one's rows as packed blocks."""
+    return name.endswith(_PACKED)
+
+
 def is_on_demand(name: str) -> bool:
     """Whether a value is computed only for a probe that wants it."""
-    return name.endswith((f".{SCORES}", f".{PATTERN}", *_PACKED))
+    return is_attention(name) or is_packed(name)
 
 
 def packed_name(name: str, type_: GGMLType) -> str:
