@@ -44,6 +44,10 @@ def test_text_that_joins_with_the_prompt(model: LanguageModel) -> None:
     whole = model.tokenizer.encode("th and")
     assert score.tokens == tuple(whole[-1:])
     assert score.logprobs[0] == pytest.approx(plain_logprobs(model, whole)[-1], abs=1e-6)
+    longer = model.score("th a", ["nd the the and"])[0]
+    whole = model.tokenizer.encode("th and the the and")
+    assert longer.tokens == tuple(whole[1:])
+    assert longer.logprobs == pytest.approx(plain_logprobs(model, whole), abs=1e-6)
 
 
 def test_greedy(model: LanguageModel) -> None:

@@ -44,6 +44,10 @@ def test_attribution_adds_up(model: LanguageModel, minus: int | None) -> None:
     logits = model.logits(IDS)[-2]
     assert found.logit == float(np.float64(logits[42]) - (0 if minus is None else logits[minus]))
     assert found.names == ("token_embd", *(f"blk.{i}.{part}" for i in range(3) for part in ("attn", "ffn")))
+    chosen = model.weights["output.weight"][np.array([42] if minus is None else [42, minus])].dequantize()
+    direction = chosen[0].astype(np.float64) - (0 if minus is None else chosen[1])
+    result = model.trace(IDS, "result_norm", positions=-2)["result_norm"][0]
+    assert found.values.sum() == pytest.approx(result @ direction, rel=1e-5, abs=1e-5)  # the norm is float32
     # The head's product rounds the norm's 256 values to 8 bits: errors of 1/254 of the largest, at random.
     norm = model.trace(IDS, "result_norm", positions=-2)["result_norm"][0]
     row = model.weights["output.weight"][42].dequantize()[0]

@@ -60,6 +60,16 @@ def test_back_and_replace(model: LanguageModel) -> None:
     np.testing.assert_array_equal(stepper.finish(), model.logits(IDS))
 
 
+def test_the_value_that_was_gone_back_over_is_computed_again(model: LanguageModel) -> None:
+    stepper = model.step(IDS)
+    stepper.until("blk.1.ffn_up")
+    original = stepper.value.copy()
+    stepper.replace(original * 2)
+    stepper.back()
+    assert stepper.next() == "blk.1.ffn_up"
+    np.testing.assert_array_equal(stepper.value, original)
+
+
 def test_a_replacement_equals_an_edit(model: LanguageModel) -> None:
     stepper = model.step(IDS)
     stepper.until("blk.1.kq_soft_max")

@@ -312,6 +312,14 @@ class TestForwardFrom:
         got = model.forward_from(point, whole[point][10:], cache)
         np.testing.assert_array_equal(got, whole.logits[10:])
         assert len(cache) == 10
+        empty = model.new_cache()
+        model.forward_from(point, whole[point], empty)
+        assert empty.blocks == ()  # nothing stays reserved
+
+    def test_keys_that_were_not_computed_are_not_attended_to(self, model: LanguageModel, whole: Trace) -> None:
+        names = ["blk.2.q_rope", "blk.2.inp_selected"]  # all that the last layer needs, but for its keys and values
+        with pytest.raises(InvalidInputError, match=r"blk.2.ffn_inp needs blk.2.attn_out_selected too"):
+            model.forward_from(names[0], whole[names[0]], model.new_cache(), also={names[1]: whole[names[1]]})
 
     def test_inside_a_layer(self, model: LanguageModel, whole: Trace) -> None:
         names = ["blk.1.ffn_norm", "blk.1.ffn_inp"]
