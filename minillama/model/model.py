@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from minillama.model.keys import architecture_of
 from minillama.model.weights import Binder, Weights
 from minillama.runtime.batch import Batch
 from minillama.runtime.capture import Captured, RecordedPass
-from minillama.runtime.deferred import Deferred
+from minillama.runtime.deferred import Deferred, ValueInfo, outline
 from minillama.runtime.eager import Eager
 from minillama.runtime.kv_cache import BlockPool, KVCache
 from minillama.runtime.operations import Operations
@@ -111,6 +112,12 @@ class Model:
         if isinstance(n_ctx, bool) or not isinstance(n_ctx, int) or not 1 <= n_ctx <= trained:
             raise InvalidInputError(f"n_ctx is {n_ctx!r}, a whole number from 1 to {trained} (trained) is wanted")
         return n_ctx
+
+    @functools.cached_property
+    def values(self) -> tuple[ValueInfo, ...]:
+        """The named values of a pass, those on demand included; a pass is laid out for this once, and not run."""
+        driver, _ = self.deferred_pass([0], self.new_cache(), parts=True)
+        return outline(driver)
 
     def new_cache(self) -> KVCache:
         """An empty cache for one sequence of up to ``n_ctx`` positions; memory is taken as it fills."""

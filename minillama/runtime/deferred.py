@@ -56,6 +56,25 @@ class DeferredValue:
     line: Line
 
 
+@dataclass(frozen=True)
+class ValueInfo:
+    """What is known of a named value without computing it.
+
+    Attributes
+    ----------
+    name
+        Its name in the forward pass.
+    axes
+        Its shape without the first axis, which is the token's.
+    packed
+        Types of the blocks that products take its rows as.
+    """
+
+    name: str
+    axes: tuple[int, ...]
+    packed: tuple[GGMLType, ...]
+
+
 class Deferred(Operations):
     """Lists operations and named values, and those of which products take packed rows; nothing is computed yet.
 
@@ -93,6 +112,12 @@ class Deferred(Operations):
     def _result(self, name: str, value: F32) -> F32:
         self.values.append(DeferredValue(name, len(self.operations) - 1, value, _line(sys._getframe(1))))
         return value
+
+
+def outline(driver: Deferred) -> tuple[ValueInfo, ...]:
+    """The named values of a pass that was laid out."""
+    packed = {name: tuple(types) for name, types in driver.packed.items()}
+    return tuple(ValueInfo(v.name, v.array.shape[1:], packed.get(v.name, ())) for v in driver.values)
 
 
 def _line(frame: FrameType) -> Line:

@@ -9,17 +9,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from minillama.errors import UnknownPointError
-from minillama.gguf.constants import GGMLType
 from minillama.kernels.layouts import LAYOUTS
 from minillama.model.model import Model
-from minillama.runtime.probe import is_on_demand, packed_name
+from minillama.runtime.probe import is_attention, is_on_demand, packed_name
 from minillama.trace.registry import by_alias, kind_of
-
-# A pass over so many tokens is laid out to learn the shapes, but not run.
-_N_TOKENS = 3
 
 
 @dataclass(frozen=True)
@@ -53,25 +47,21 @@ class Points(Mapping[str, Point]):
     Parameters
     ----------
     model
-        Its pass is laid out once, not run.
+        Its pass is laid out once (:attr:`Model.values`), and not run.
     """
 
     def __init__(self, model: Model) -> None:
-        cache = model.new_cache()
-        deferred, _ = model.deferred_pass([0] * min(_N_TOKENS, cache.n_ctx), cache, parts=True)
         self.n_layer = model.config.n_layer
         self._points: dict[str, Point] = {}
-        for value in deferred.values:
-            name, axes = value.name, value.array.shape[1:]
-            shape = (*axes[:-1], None) if re.search(r"\.kq(_soft_max)?$", name) else axes
-            self._add(name, shape, value.array.dtype)
-            if name in deferred.packed:
-                for type_ in deferred.packed[name]:
-                    self._add(packed_name(name, type_), (_row_bytes(type_, axes[-1]),), np.dtype(np.uint8))
+        for value in model.values:
+            shape = (*value.axes[:-1], None) if is_attention(value.name) else value.axes
+            self._add(value.name, shape, "float32")
+            for type_ in value.packed:
+                self._add(packed_name(value.name, type_), (LAYOUTS[type_].row_bytes(value.axes[-1]),), "uint8")
 
-    def _add(self, name: str, shape: tuple[int | None, ...], dtype: np.dtype[np.generic]) -> None:
+    def _add(self, name: str, shape: tuple[int | None, ...], dtype: str) -> None:
         kind = kind_of(name)
-        self._points[name] = Point(name, shape, str(dtype), "" if kind is None else kind.meaning, is_on_demand(name))
+        self._points[name] = Point(name, shape, dtype, "" if kind is None else kind.meaning, is_on_demand(name))
 
     def __getitem__(self, name: str) -> Point:
         return self._points[self.find(name)]
@@ -145,7 +135,3 @@ def _match(name: str, pattern: str) -> bool:
     if is_on_demand(name) and pattern.rpartition(".")[2] != name.rpartition(".")[2]:
         return False
     return fnmatch.fnmatchcase(name, pattern)
-
-
-def _row_bytes(type_: GGMLType, n: int) -> int:
-    return LAYOUTS[type_].row_bytes(n)

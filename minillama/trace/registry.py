@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 
@@ -126,6 +127,7 @@ _PACKED = re.compile(r"\.(q8_0|q8_1|q8_k)$")
 _KINDS = {kind.name: kind for kind in (*FIRST, *LAYER, *LAST)}
 
 
+@functools.lru_cache(maxsize=4096)
 def kind_of(name: str) -> PointKind | None:
     """What the registry says of a full name such as ``blk.3.attn_norm``; None if it knows no such name."""
     bare = re.sub(r"^blk\.\d+\.", "", name)

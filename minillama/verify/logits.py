@@ -15,7 +15,7 @@ import numpy.typing as npt
 from minillama.generate import LanguageModel
 from minillama.kernels.types import F32
 from minillama.verify.llama_cpp import LlamaCpp
-from minillama.verify.points import points
+from minillama.verify.points import points, tensor_of
 from minillama.verify.report import Distance, Level, PointDifference
 
 PROMPTS = (
@@ -91,12 +91,11 @@ def first_difference(
     model.forward(ids, model.new_cache(), logits="all", watch=lambda name, value: ours.update({name: value.copy()}))
     compared = 0
     for point in points(model.config.n_layer, ours):
-        same_name = [key for key in theirs if key == point.tensor or key.startswith(f"{point.tensor}#")]
-        if not same_name:
+        tensor = tensor_of(point, theirs)
+        if tensor is None:
             continue
         value = ours[point.name].reshape(len(ours[point.name]), -1)
-        # llama.cpp gives one name to a value before and after an operation; the last is the one after.
-        expected = theirs[same_name[-1]].reshape(value.shape)
+        expected = tensor.reshape(value.shape)
         compared += 1
         unequal = value.view(np.uint32) != expected.view(np.uint32)
         if unequal.any():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+
+from minillama.kernels.types import F32
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,12 @@ LAST_POINTS = (
     Point("result_norm", "result_norm", "the output norm's weight"),
     Point("result_output", "result_output", "the head: its tensor, or a dot product's order"),
 )
+
+
+def tensor_of(point: Point, tensors: Mapping[str, F32]) -> F32 | None:
+    """llama.cpp's value of a point: of tensors of one name, before and after an operation, the last."""
+    found = [key for key in tensors if key == point.tensor or key.startswith(f"{point.tensor}#")]
+    return tensors[found[-1]] if found else None
 
 
 def points(n_layer: int, names: Collection[str]) -> list[Point]:

@@ -10,7 +10,7 @@ import numpy as np
 from minillama.generate import LanguageModel
 from minillama.trace.recording import Recording, Rows
 from minillama.verify.llama_cpp import LlamaCpp
-from minillama.verify.points import points
+from minillama.verify.points import points, tensor_of
 
 
 def llama_cpp_recording(model: LanguageModel, path: Path, ids: Sequence[int], llama: LlamaCpp) -> Recording:
@@ -28,10 +28,9 @@ def llama_cpp_recording(model: LanguageModel, path: Path, ids: Sequence[int], ll
     theirs = llama.tensors(path, ids, kv_type=model.kv_type, threads=model.n_threads)
     positions, rows = np.arange(len(ids)), {}
     for point in points(model.config.n_layer, set(model.points)):
-        # llama.cpp gives one name to a value before and after an operation; the last is the one after.
-        named = [key for key in theirs if key == point.tensor or key.startswith(f"{point.tensor}#")]
-        if named:
-            value = np.ascontiguousarray(theirs[named[-1]], np.float32)
+        tensor = tensor_of(point, theirs)
+        if tensor is not None:
+            value = np.ascontiguousarray(tensor, np.float32)
             shape = (len(ids), *model.points[point.name].shape)
             rows[point.name] = [Rows(0, 0, positions, value.reshape([n for n in shape if n is not None]))]
     return Recording(rows, {0: [int(token) for token in ids]})
