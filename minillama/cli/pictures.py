@@ -144,7 +144,7 @@ def norms(prompt: str | None, file: str | None, output: str | None, as_json: boo
 
 @click.command(
     epilog=examples(
-        'minillama patch "The capital of France is" "The capital of Italy is" --answers " Paris" " Rome" -o patch.png'
+        'minillama patch "France has" "Italy has" --answers " Paris" " Rome"',
     )
 )
 @click.argument("clean")

@@ -25,8 +25,8 @@ _SHOWN = 12
 @click.command(
     epilog=examples(
         'minillama trace "The capital of France is"',
-        'minillama trace "The capital of France is" --record "blk.*.l_out" --save run.npz',
-        'minillama trace "The capital of France is" --llama-cpp path/to/site-packages --save theirs.npz',
+        'minillama trace "Paris is" --record "blk.*.l_out" --save run.npz',
+        'minillama trace "Paris is" --llama-cpp path/to/site --save theirs.npz',
     )
 )
 @click.argument("prompt", required=False)
@@ -97,7 +97,7 @@ def _print_values(recording: Recording) -> None:
     epilog=examples(
         "minillama compare ours.npz theirs.npz",
         "minillama compare q4.npz q8.npz --all",
-        'minillama compare ours.npz theirs.npz --record "blk.*.l_out" --plot errors.png --json',
+        'minillama compare a.npz b.npz --record "*.l_out" --plot errors.png',
     )
 )
 @click.argument("ours")
