@@ -27,8 +27,8 @@ from minillama.runtime.threads import ThreadTeam
 
 # Plans kept: decoding, whole chunks, the rest of a prompt, and one to spare.
 _KEPT = 4
-# Up to so many tokens a plan keeps the values that are recorded; of longer batches they would take much memory.
-_FEW_TOKENS = 16
+# A plan keeps the values that are recorded if they take no more than so many bytes, which it does not give back.
+_MOST_KEPT = 64_000_000
 
 
 @dataclass(frozen=True)
@@ -113,13 +113,14 @@ class Captured:
         self._plans: OrderedDict[tuple[Any, ...], RecordedPass] = OrderedDict()
 
     def run(self, forward: Forward, batch: Batch, probe: Probe | None = None) -> F32:
-        """Run a forward pass; eagerly if a probe wants values of many tokens, or such as a plan does not have."""
-        reads = frozenset() if probe is None else probe.reads
-        if reads is None or (probe is not None and batch.n_tokens > _FEW_TOKENS) or any(map(is_packed, reads)):
+        """Run a forward pass; eagerly if a probe wants more than a plan can keep, or what it does not have."""
+        if probe is None:
+            with self.team.lock:
+                return self.recorded(forward, batch).run(batch)
+        reads = probe.reads
+        if reads is None or any(map(is_packed, reads)) or probe.kept_bytes(batch) > _MOST_KEPT:
             return self._eager.run(forward, batch, probe)
         with self.team.lock:
-            if probe is None:
-                return self.recorded(forward, batch).run(batch)
             return self.recorded(forward, batch, reads, probe.changes).run_probed(batch, probe)
 
     def recorded(

@@ -63,6 +63,10 @@ class Probe(ABC):
     def begin(self, n_tokens: Sequence[int]) -> None:  # noqa: B027 - most have nothing to do here
         """A call begins that computes so many tokens of each sequence, in one pass or several."""
 
+    def kept_bytes(self, batch: Batch) -> int:
+        """About how much memory the values take that it reads of a pass."""
+        return 0
+
     def start(self, batch: Batch) -> None:  # noqa: B027 - most have nothing to do here
         """A pass over a batch begins."""
 

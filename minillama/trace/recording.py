@@ -59,6 +59,10 @@ class Recording(Mapping[str, Values]):
         self._rows: dict[str, list[Rows]] = {name: list(parts) for name, parts in (rows or {}).items()}
         self._tokens: dict[int, list[int]] = {sequence: list(ids) for sequence, ids in (tokens or {}).items()}
 
+    # Two recordings are the same only if they are one object; see :func:`minillama.trace.compare` for what they hold.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
     def __repr__(self) -> str:
         n = len(self._rows)
         return f"<{type(self).__name__} {n} points, {self.n_steps} steps, {self.nbytes / 1e6:.1f} MB>"

@@ -69,6 +69,9 @@ class Stopped(Exception):  # noqa: N818 - not an error
 class Trace(Recording, Probe):
     """Records points, and replaces them, wherever it is given as ``trace=`` or ``watch=``.
 
+    A call that asks for the last logits alone (``model.forward(..., watch=trace)``) has only the last position's rows
+    behind the last layer's attention; :meth:`LanguageModel.trace` and generation compute all.
+
     Parameters
     ----------
     model
@@ -237,9 +240,16 @@ class Trace(Recording, Probe):
         found: npt.NDArray[np.bool_] = (absolute == positions[:, None]).any(axis=1)
         return found
 
+    def kept_bytes(self, batch: Batch) -> int:
+        """Memory of all rows of the recorded points, whatever the positions."""
+        return batch.n_tokens * self._bytes_of_row(batch.n_kv)
+
+    def _bytes_of_row(self, n_kv: int) -> int:
+        return sum(fixed + n_kv * per_position for fixed, per_position in self._row_bytes)
+
     def _check_budget(self, batch: Batch) -> None:
         n_rows = int(self._wanted.sum())
-        size = n_rows * sum(fixed + batch.n_kv * per_position for fixed, per_position in self._row_bytes)
+        size = n_rows * self._bytes_of_row(batch.n_kv)
         if self._size + size > self.max_bytes:
             raise TraceBudgetError(
                 f"{len(self._names)} points of {n_rows} tokens take {size / 1e6:.1f} MB, {self._size / 1e6:.1f} MB are "
