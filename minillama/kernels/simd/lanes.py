@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import llvmlite.binding
 from llvmlite import ir
 from numba import types
 
@@ -21,6 +22,8 @@ from minillama.kernels.simd.vectors import (
 
 _BYTE, _INDEX, _OFFSET = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _GATHERED = 16
+
+_FEATURES = llvmlite.binding.get_host_cpu_features()
 
 i8x64, u8x64, i16x32 = Vector(types.int8, 64), Vector(types.uint8, 64), Vector(types.int16, 32)
 i32x16, u32x16 = Vector(types.int32, 16), Vector(types.uint32, 16)
@@ -47,6 +50,61 @@ def load_code(context: Any, builder: Any, array_type: Any, place: Any, type_: ir
     value = builder.load(_address(context, builder, array_type, place, type_))
     value.align = 1
     return value
+
+
+def _make_load_number(element: Any, llvm: ir.Type) -> Any:
+    """``load(array, offset)``: a number at a byte offset, whatever the alignment."""
+
+    @intrinsic
+    def load(_typing: Any, array: Any, _offset: Any) -> tuple[Any, Codegen]:
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return load_code(context, builder, signature.args[0], arguments, llvm)
+
+        return element(array, types.int64), codegen
+
+    return load
+
+
+load_u32, load_u64 = _make_load_number(types.uint32, _INDEX), _make_load_number(types.uint64, _OFFSET)
+load_f32 = _make_load_number(types.float32, ir.FloatType())
+
+
+@intrinsic
+def settled(_typing: Any, vector: Vector) -> tuple[Any, Codegen]:
+    """The vector, as it is: shuffles before and after are not merged.
+
+    LLVM makes of two cheap shuffles one that costs more than both (vpermt2b takes three steps, vpermb and vpermd one).
+    """
+
+    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        if not _FEATURES.get("avx512vbmi"):
+            return arguments[0]
+        nothing = ir.InlineAsm(ir.FunctionType(_llvm(vector), [_llvm(vector)]), "", "=v,0")
+        return builder.call(nothing, arguments)
+
+    return vector(vector), codegen
+
+
+def make_move_halves(first: int, second: int) -> Any:
+    """``moved(bytes)``: 16-bit lanes of the lower half shifted down by one number, of the upper by another.
+
+    Negative numbers shift up. Bits come over from the neighbouring byte, for the caller to mask.
+    """
+    is_up = min(first, second) < 0
+
+    @intrinsic
+    def moved(_typing: Any, vector: Vector) -> tuple[Any, Codegen]:
+        n = vector.lanes // 4
+
+        def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            pairs = ir.VectorType(ir.IntType(16), 2 * n)
+            counts = ir.Constant(pairs, [abs(first)] * n + [abs(second)] * n)
+            shift = builder.shl if is_up else builder.lshr
+            return builder.bitcast(shift(builder.bitcast(arguments[0], pairs), counts), _llvm(vector))
+
+        return vector(vector), codegen
+
+    return moved
 
 
 @intrinsic
@@ -89,6 +147,18 @@ def gather_near_u32(_typing: Any, array: Any, _offset: Any, _stride: Any) -> tup
         )
 
     return u32x16(array, types.int64, types.int64), codegen
+
+
+@intrinsic
+def load_twice(_typing: Any, array: Any, _offset: Any) -> tuple[Any, Codegen]:
+    """Thirty-two bytes, and again: uint8 x 64."""
+    half = _llvm(Vector(types.uint8, 32))
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        loaded = load_code(context, builder, signature.args[0], arguments, half)
+        return joined(builder, [loaded, loaded])
+
+    return u8x64(array, types.int64), codegen
 
 
 @intrinsic

@@ -300,15 +300,16 @@ def _half_bits_to_float(builder: Any, bits: Any, lanes: int) -> Any:
 
 @intrinsic
 def bytes_of(_typing: Any, low: Any, high: Any) -> tuple[Any, Codegen]:
-    """The eight bytes of two 32-bit integers, lowest first: uint8 x 8."""
+    """The bytes of two integers of 32 or 64 bits, lowest first: uint8 x 8 or 16."""
+    result = Vector(types.uint8, 2 * low.bitwidth // 8)
 
     def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        undefined = ir.Constant(ir.VectorType(ir.IntType(32), 2), ir.Undefined)
+        undefined = ir.Constant(ir.VectorType(arguments[0].type, 2), ir.Undefined)
         first = builder.insert_element(undefined, arguments[0], ir.Constant(_INDEX, 0))
         both = builder.insert_element(first, arguments[1], ir.Constant(_INDEX, 1))
-        return builder.bitcast(both, _llvm(u8x8))
+        return builder.bitcast(both, _llvm(result))
 
-    return u8x8(types.uint32, types.uint32), codegen
+    return result(low, low), codegen
 
 
 @intrinsic
