@@ -12,7 +12,7 @@ import numpy as np
 from minillama.gguf.constants import GGMLType
 from minillama.kernels import layouts
 from minillama.kernels.jit import jit
-from minillama.kernels.simd.lanes import load_twice, load_u8x64, load_u32, load_u64, make_move_halves
+from minillama.kernels.simd.lanes import load_twice, load_u8x64, load_u32, load_u64, make_take_bits
 from minillama.kernels.simd.vectors import (
     add_number,
     as_i8,
@@ -20,6 +20,7 @@ from minillama.kernels.simd.vectors import (
     bytes_of,
     keep_bits,
     load_half,
+    load_half_pair,
     load_i8x16,
     load_u8x8,
     load_u8x16,
@@ -34,13 +35,15 @@ Block = tuple[object, object, object, object, object, object, np.float32, np.flo
 
 _joined_16 = make_shuffle(range(16))
 _scales_twice = make_shuffle([(i // 2) % 4 + 8 * (i // 8) for i in range(16)])
-_mins_twice = make_shuffle([(i // 2) % 4 + 8 * (i // 8) + 4 for i in range(16)])
+_mins_of = make_shuffle([i % 4 + 8 * (i // 4) + 4 for i in range(8)])
 
-# By what the two halves of a vector, which begin the same, are shifted down to where their bits belong (up, negative).
-_move_0_2, _move_4_6, _move_0_4 = make_move_halves(0, 2), make_move_halves(4, 6), make_move_halves(0, 4)
-_move_up_4_3, _move_up_2_1 = make_move_halves(-4, -3), make_move_halves(-2, -1)
-_move_0_1, _move_2_3 = make_move_halves(0, 1), make_move_halves(2, 3)
-_move_4_5, _move_up_4_2 = make_move_halves(4, 5), make_move_halves(-4, -2)
+# By what the two halves of a vector, which begin the same, are shifted down (up, if negative), and the bits kept.
+_two_0_2, _two_4_6, _four_0_4 = make_take_bits(0, 2, 3), make_take_bits(4, 6, 3), make_take_bits(0, 4, 15)
+_third_0_1, _third_2_3 = make_take_bits(-2, -1, 4), make_take_bits(0, 1, 4)  # to where the third bit of a number is
+_third_4_5, _third_6_7 = make_take_bits(2, 3, 4), make_take_bits(4, 5, 4)
+_fifth_0_1, _fifth_2_3 = make_take_bits(-4, -3, 16), make_take_bits(-2, -1, 16)
+_fifth_4_5, _fifth_6_7 = make_take_bits(0, 1, 16), make_take_bits(2, 3, 16)
+_fifth_two_0_2, _fifth_two_4_6 = make_take_bits(-4, -2, 48), make_take_bits(0, 2, 48)
 
 
 _Q2_K_SCALES, _Q2_K_QS, _Q2_K_D, _Q2_K_DMIN = (layouts.Q2_K.offset(field) for field in ("scales", "qs", "d", "dmin"))
@@ -51,11 +54,12 @@ def unpack_q2_k(row: U8, start: int) -> Block:
     """As ``reference.unpack.unpack_q2_k``."""
     packed = load_u8x16(row, start + _Q2_K_SCALES)
     first, second = load_twice(row, start + _Q2_K_QS), load_twice(row, start + _Q2_K_QS + 32)
+    d, dmin = load_half_pair(row, start + _Q2_K_D)
     return (
-        keep_bits(_move_0_2(first), 3), keep_bits(_move_4_6(first), 3),
-        keep_bits(_move_0_2(second), 3), keep_bits(_move_4_6(second), 3),
+        _two_0_2(first), _two_4_6(first),
+        _two_0_2(second), _two_4_6(second),
         to_i32(keep_bits(packed, 15)), to_i32(shift_right(packed, 4)),
-        load_half(row, start + _Q2_K_D), load_half(row, start + _Q2_K_DMIN),
+        d, dmin,
     )  # fmt: skip
 
 
@@ -79,10 +83,10 @@ def unpack_q3_k(row: U8, start: int) -> Block:
     scales, mask = _q3_k_scales(row, start + _Q3_K_SCALES), load_twice(row, start + _Q3_K_HMASK)
     first, second = load_twice(row, start + _Q3_K_QS), load_twice(row, start + _Q3_K_QS + 32)
     return (
-        bit_or(keep_bits(_move_0_2(first), 3), keep_bits(_move_up_2_1(mask), 4)),
-        bit_or(keep_bits(_move_4_6(first), 3), keep_bits(_move_0_1(mask), 4)),
-        bit_or(keep_bits(_move_0_2(second), 3), keep_bits(_move_2_3(mask), 4)),
-        bit_or(keep_bits(_move_4_6(second), 3), keep_bits(_move_4_5(mask), 4)),
+        bit_or(_two_0_2(first), _third_0_1(mask)),
+        bit_or(_two_4_6(first), _third_2_3(mask)),
+        bit_or(_two_0_2(second), _third_4_5(mask)),
+        bit_or(_two_4_6(second), _third_6_7(mask)),
         scales, scales, load_half(row, start + _Q3_K_D), np.float32(0),
     )  # fmt: skip
 
@@ -94,14 +98,14 @@ def _six_bit_scales(row: U8, base: int) -> tuple[object, object]:
     six, four, two = np.uint64(0x3F3F3F3F3F3F3F3F), np.uint64(0x0F0F0F0F0F0F0F0F), np.uint64(0x3030303030303030)
     low_bits = (third | (third << np.uint64(28))) & four
     packed = bytes_of(two_words & six, low_bits | ((two_words >> np.uint64(2)) & two))
-    return to_i32(_scales_twice(packed, packed)), to_i32(_mins_twice(packed, packed))
+    return to_i32(_scales_twice(packed, packed)), to_i32(_mins_of(packed, packed))
 
 
 @jit
 def _four_bits(row: U8, start: int) -> tuple[object, object, object, object]:
     return (
-        keep_bits(_move_0_4(load_twice(row, start)), 15), keep_bits(_move_0_4(load_twice(row, start + 32)), 15),
-        keep_bits(_move_0_4(load_twice(row, start + 64)), 15), keep_bits(_move_0_4(load_twice(row, start + 96)), 15),
+        _four_0_4(load_twice(row, start)), _four_0_4(load_twice(row, start + 32)),
+        _four_0_4(load_twice(row, start + 64)), _four_0_4(load_twice(row, start + 96)),
     )  # fmt: skip
 
 
@@ -113,7 +117,8 @@ def unpack_q4_k(row: U8, start: int) -> Block:
     """As ``reference.unpack.unpack_q4_k``."""
     scales, mins = _six_bit_scales(row, start + _Q4_K_SCALES)
     q0, q1, q2, q3 = _four_bits(row, start + _Q4_K_QS)
-    return q0, q1, q2, q3, scales, mins, load_half(row, start + _Q4_K_D), load_half(row, start + _Q4_K_DMIN)
+    d, dmin = load_half_pair(row, start + _Q4_K_D)
+    return q0, q1, q2, q3, scales, mins, d, dmin
 
 
 _Q5_K_D, _Q5_K_DMIN, _Q5_K_SCALES = (layouts.Q5_K.offset(field) for field in ("d", "dmin", "scales"))
@@ -126,10 +131,11 @@ def unpack_q5_k(row: U8, start: int) -> Block:
     scales, mins = _six_bit_scales(row, start + _Q5_K_SCALES)
     q0, q1, q2, q3 = _four_bits(row, start + _Q5_K_QS)
     high = load_twice(row, start + _Q5_K_QH)
+    d, dmin = load_half_pair(row, start + _Q5_K_D)
     return (
-        bit_or(q0, keep_bits(_move_up_4_3(high), 16)), bit_or(q1, keep_bits(_move_up_2_1(high), 16)),
-        bit_or(q2, keep_bits(_move_0_1(high), 16)), bit_or(q3, keep_bits(_move_2_3(high), 16)),
-        scales, mins, load_half(row, start + _Q5_K_D), load_half(row, start + _Q5_K_DMIN),
+        bit_or(q0, _fifth_0_1(high)), bit_or(q1, _fifth_2_3(high)),
+        bit_or(q2, _fifth_4_5(high)), bit_or(q3, _fifth_6_7(high)),
+        scales, mins, d, dmin,
     )  # fmt: skip
 
 
@@ -141,8 +147,8 @@ def _six_bits(row: U8, low: int, high: int) -> tuple[object, object]:
     """128 values: nibbles of 64 bytes, the low ones first, and two bits each of 32 bytes."""
     four, two = load_u8x64(row, low), load_twice(row, high)
     return (
-        bit_or(keep_bits(four, 15), keep_bits(_move_up_4_2(two), 48)),
-        bit_or(keep_bits(shift_right(four, 4), 15), keep_bits(_move_0_2(two), 48)),
+        bit_or(keep_bits(four, 15), _fifth_two_0_2(two)),
+        bit_or(keep_bits(shift_right(four, 4), 15), _fifth_two_4_6(two)),
     )
 
 
