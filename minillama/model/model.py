@@ -84,7 +84,8 @@ class Model:
         eager = Eager(kernels, team)
         self.weights = Weights(file, eager)
         self._bound = self._family.bind(Binder(file, eager), self.config, self.n_ctx)
-        layers = [(self.config.n_head_kv, self.config.head_dim, self.config.value_dim)] * self.config.n_layer
+        config = self.config
+        layers = [(config.layer(i).n_head_kv, config.head_dim, config.value_dim) for i in range(config.n_layer)]
         self._pool = BlockPool(layers, kv_type)
 
     def __repr__(self) -> str:
