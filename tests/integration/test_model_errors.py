@@ -104,8 +104,17 @@ def test_a_file_without_vocabulary_works_on_ids(tmp_path: Path) -> None:
     path = TinyModel(n_layer=1, vocabulary=False).write(tmp_path / "ids.gguf")
     model = LanguageModel(gguf.open(path))
     assert model.logits([1, 2, 3]).shape == (3, model.config.n_vocab)
-    with pytest.raises(TokenizerError):
-        model.generate("text")
+    assert model.trace([1, 2, 3], "blk.0.l_out").logits.shape == (3, model.config.n_vocab)
+    for use in (
+        lambda: model.generate("text"),
+        lambda: model.stream("text"),
+        lambda: model.chat([{"role": "user", "content": "Hi"}]),
+        lambda: model.trace("text"),
+        lambda: model.perplexity("text"),
+        lambda: model.tokenizer,
+    ):
+        with pytest.raises(TokenizerError, match=r"no usable vocabulary: tokenizer\.ggml\.tokens is missing"):
+            use()
 
 
 @pytest.mark.parametrize(
