@@ -113,7 +113,7 @@ def test_a_file_without_vocabulary_works_on_ids(tmp_path: Path) -> None:
         lambda: model.perplexity("text"),
         lambda: model.tokenizer,
     ):
-        with pytest.raises(TokenizerError, match=r"no usable vocabulary: tokenizer\.ggml\.tokens is missing"):
+        with pytest.raises(TokenizerError, match=r"no vocabulary: tokenizer\.ggml\.model is missing"):
             use()
 
 
