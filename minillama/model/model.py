@@ -76,6 +76,7 @@ class Model:
         self._family = family(architecture_of(file))
         self.config = read_config(file)
         self.metadata: Mapping[str, Any] = file.metadata
+        self._file = file
         self.n_ctx = self._context(n_ctx)
         self.backend = backend
         kernels, team = kernel_set(backend), ThreadTeam(threads)
@@ -83,7 +84,8 @@ class Model:
         eager = Eager(kernels, team)
         self.weights = Weights(file, eager)
         self._bound = self._family.bind(Binder(file, eager), self.config, self.n_ctx)
-        layers = [(self.config.n_head_kv, self.config.head_dim, self.config.value_dim)] * self.config.n_layer
+        config = self.config
+        layers = [(config.layer(i).n_head_kv, config.head_dim, config.value_dim) for i in range(config.n_layer)]
         self._pool = BlockPool(layers, kv_type)
 
     def __repr__(self) -> str:
@@ -170,6 +172,8 @@ class Model:
             An id is not in the vocabulary, there is none, or the cache is another model's.
         ContextFullError
             The cache has no room for the new tokens; it is left as it was.
+        GGUFError
+            The mapped file was cut short or written to.
         """
         tokens, probe = self._checked_ids(ids), probe_of(watch)
         if probe is not None:
@@ -259,7 +263,7 @@ class Model:
             The values do not determine the logits; the message names what is missing.
         """
         probe, driver = probe_of(watch), self._driver
-        self._check_caches(caches)
+        self._check(caches)
         with driver.team.lock:
             try:
                 for cache, n in zip(caches, n_tokens, strict=True):
@@ -294,7 +298,7 @@ class Model:
             Whether attention's products and weights are values of their own.
         """
         tokens = self._checked_ids(ids)
-        self._check_caches([cache])
+        self._check([cache])
         cache.reserve(len(tokens))
         batch = Batch.of([tokens], [cache], logits)
         driver = Deferred(self._driver.kernels, parts=parts)
@@ -330,7 +334,7 @@ class Model:
     ) -> F32:
         if outputs not in ("all", "last", None):
             raise InvalidInputError(f"logits is {outputs!r}, 'all', 'last' or None is wanted")
-        self._check_caches(caches)
+        self._check(caches)
         with self._driver.team.lock:
             try:
                 for cache, n_tokens in zip(caches, reserve, strict=True):
@@ -347,7 +351,9 @@ class Model:
                 cache.advance(len(part))
             return values
 
-    def _check_caches(self, caches: Sequence[KVCache]) -> None:
+    def _check(self, caches: Sequence[KVCache]) -> None:
+        """The caches are this model's, and its file is still there."""
+        self._file.check()
         if any(cache.pool is not self._pool for cache in caches):
             raise InvalidInputError("the cache was made by another model; use new_cache() of this one")
 
