@@ -14,8 +14,9 @@ from minillama.cli.output import visible, visible_text
 from minillama.errors import InvalidInputError, MinillamaError
 from minillama.generate import LanguageModel
 from minillama.trace import Recording, Stepper, log_softmax
+from minillama.trace.blocks import block_of
 from minillama.trace.conditions import above, differs_from, not_finite
-from minillama.trace.inspection import block_of, summary
+from minillama.trace.inspection import summary
 from minillama.trace.stepper import Condition
 
 _SLICE = re.compile(r"-?\d*(:-?\d*)?(\s*,\s*-?\d*(:-?\d*)?)*")
@@ -191,11 +192,7 @@ class Debugger(cmd.Cmd):
             self.say(repr(weight))
             return
         row, index = (_number(text, "", int) for text in (*place, "0")[:2])
-        block = block_of(weight, row, index)
-        self.say(f"{block.type} block [{row}, {index}] of {block.weight}")
-        for field, raw, number in block.fields:
-            self.say(f"  {field:8} {raw.hex(' ', 4)}" + ("" if number is None else f" = {number:.9g}"))
-        self.say("  decoded  " + np.array2string(block.values, precision=5, max_line_width=106).replace("\n", "\n  "))
+        self.say(str(block_of(weight, row, index)))
 
     def do_points(self, argument: str) -> None:
         """points [PATTERN]: names of the values of this pass."""
