@@ -19,7 +19,7 @@ DEFAULT_MODEL = "smollm2-135m"
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Decorator = Callable[[_Command], _Command]
 
-_LOADING = ("n_ctx", "threads", "backend", "kv_type")
+_LOADING = ("n_ctx", "extend_context", "threads", "backend", "kv_type")
 _NEEDS_RANDOMNESS = ("top_k", "top_p", "min_p", "seed")
 _SAMPLING = (
     "temperature",
@@ -68,7 +68,10 @@ special_option = click.option(
 
 loading_options = _together(
     model_option,
-    click.option("-c", "--ctx-size", "n_ctx", type=int, metavar="N", help="Context in tokens (default: as trained)."),
+    click.option(
+        "-c", "--ctx-size", "--n-ctx", "n_ctx", type=int, metavar="N", help="Context in tokens (default: as trained)."
+    ),
+    click.option("--extend-context", is_flag=True, help="Allow a context longer than the model was trained for."),
     click.option("-t", "--threads", type=int, metavar="N", help="Threads (default: the processors we may use)."),
     click.option("--kv-type", metavar="TYPE", help="How keys and values are stored: f32 (default) or f16."),
     click.option("--backend", metavar="NAME", help="cpu (default), or reference: plain loops, same bits, slow."),

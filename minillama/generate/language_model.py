@@ -35,6 +35,7 @@ def load(
     model: str | os.PathLike[str] = "smollm2-135m",
     *,
     n_ctx: int | None = None,
+    extend_context: bool = False,
     threads: int | None = None,
     backend: str = "cpu",
     kv_type: str = "f32",
@@ -51,6 +52,8 @@ def load(
         ``"hf:owner/repo:file-or-quant"``. What is not on this machine yet is fetched, verified and cached.
     n_ctx
         Positions a cache may hold; the default is what the model was trained for.
+    extend_context
+        Allow more positions than that; what the model makes of them is another matter.
     threads
         Threads to compute with; the default is the processors this process may use.
     backend
@@ -75,7 +78,10 @@ def load(
         The model cannot be found or fetched.
     """
     file = open_gguf(resolve(model, progress), use_mmap=use_mmap)
-    return LanguageModel(file, n_ctx=n_ctx, threads=threads, backend=backend, kv_type=kv_type, driver=driver)
+    return LanguageModel(
+        file, n_ctx=n_ctx, extend_context=extend_context, threads=threads, backend=backend, kv_type=kv_type,
+        driver=driver,
+    )  # fmt: skip
 
 
 class LanguageModel(Model):

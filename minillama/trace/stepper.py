@@ -51,6 +51,7 @@ class Stepper:
         self._done = 0  # operations
         self._at = -1  # values
         self._open = True
+        self._replaced = False
 
     def __repr__(self) -> str:
         at = "before the first operation" if self._at < 0 else f"at {self.name}"
@@ -177,6 +178,7 @@ class Stepper:
                 f"{self.name}: found {given.dtype} {given.shape}, wanted {array.dtype} {array.shape}"
             )
         array[...] = given
+        self._replaced = True
 
     def inputs(self) -> dict[str, Values]:
         """Arrays that the current value was made from, by the names of the kernel's arguments, read-only.
@@ -223,7 +225,8 @@ class Stepper:
         while not self.done:
             self.next()
         self._check_open()
-        self._cache.advance(len(self.ids))
+        self._cache.advance(self.ids)
+        self._cache.altered |= self._replaced
         self._open = False
         return self.value.copy()
 

@@ -14,6 +14,7 @@ from minillama.errors import GGUFError, InvalidInputError, TokenizerError, Unsup
 from minillama.generate import LanguageModel
 from minillama.gguf import GGMLType
 from minillama.model.model import Model
+from tests.tiny_families import FAMILIES
 from tests.tiny_models import TinyModel
 
 
@@ -134,11 +135,28 @@ def test_wrong_ids(model: Model, ids: Any, message: str) -> None:
     assert len(cache) == 0
 
 
-@pytest.mark.parametrize("n_ctx", [0, 513, 2.5, True])
-def test_wrong_context(tmp_path: Path, n_ctx: Any) -> None:
+@pytest.mark.parametrize("n_ctx", [0, 2.5, True])
+@pytest.mark.parametrize("extend_context", [False, True])
+def test_wrong_context(tmp_path: Path, n_ctx: Any, extend_context: bool) -> None:
     file = gguf.open(TinyModel(n_layer=1).write(tmp_path / "tiny.gguf"))
-    with pytest.raises(InvalidInputError, match="from 1 to 512"):
-        Model(file, n_ctx=n_ctx)
+    with pytest.raises(InvalidInputError, match="a whole number from 1"):
+        Model(file, n_ctx=n_ctx, extend_context=extend_context)
+
+
+def test_more_than_the_trained_context_is_a_choice(tmp_path: Path) -> None:
+    path = TinyModel(n_layer=1, n_ctx=70).write(tmp_path / "tiny.gguf")
+    with pytest.raises(InvalidInputError, match=r"n_ctx is 71, the model was trained for 70: .* extend_context"):
+        Model(gguf.open(path), n_ctx=71)
+    model = Model(gguf.open(path), n_ctx=71, extend_context=True)
+    assert model.n_ctx == 71
+    assert len(model.logits([1] * 71)) == 71
+    assert Model(gguf.open(path), extend_context=True).n_ctx == 70
+
+
+def test_learned_positions_have_no_more_than_there_are(tmp_path: Path) -> None:
+    path = FAMILIES["gpt2"].write(tmp_path / "gpt2.gguf", "f16")
+    with pytest.raises(InvalidInputError, match="n_ctx is 513, the model has embeddings of 512 positions"):
+        Model(gguf.open(path), n_ctx=513, extend_context=True)
 
 
 @pytest.mark.parametrize(
