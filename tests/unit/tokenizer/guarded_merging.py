@@ -20,10 +20,12 @@ TEXT = "hello wor  12 \n\n aa'll é".encode()
 
 
 def run(*, at_end: bool) -> None:
-    def g(array: np.ndarray) -> np.ndarray:
-        return guarded(np.ascontiguousarray(array), at_end=at_end)
+    def g(array: np.ndarray, *, writeable: bool = True) -> np.ndarray:
+        copy = guarded(np.ascontiguousarray(array), at_end=at_end)
+        copy.flags.writeable = writeable
+        return copy
 
-    data = g(np.frombuffer(TEXT, np.uint8))
+    data = g(np.frombuffer(TEXT, np.uint8), writeable=False)
     classes = g(np.arange(256, dtype=np.uint8) % 4)
     ends = g(np.zeros(len(TEXT), np.int64))
     for lead in (False, True):
@@ -37,11 +39,12 @@ def run(*, at_end: bool) -> None:
     records, slots = g(np.zeros(4 * int(places[-1]), np.uint8)), g(np.zeros(1024, np.uint64))
     parts = zip((tokens.keys, tokens.splits, tokens.values), (merges.keys, merges.splits, merges.values), strict=True)
     keys, splits, values = (g(np.concatenate(pair)) for pair in parts)
+    keys.flags.writeable = False
     merging.fill_table(keys, starts, splits, values, places, records, slots, 0, len(lengths))
     ids, declined = g(np.full(len(TEXT), -1, np.int32)), g(np.zeros(n, np.uint8))
     scratch = g(np.empty(merging.scratch_bytes(len(TEXT)), np.uint8))
     merging.merge_words(
-        data, g(ends[:n]), slots, records, g(np.empty(0, np.int32)), g(np.ones(256, np.uint8)),
+        data, g(ends[:n]), slots, records, g(np.empty(0, np.int32)), g(np.ones(256, np.uint8), writeable=False),
         g(np.full(256, -1, np.int32)), int(lengths.max()), 0, ids, declined, g(np.zeros(8, np.int32)), scratch, 0, n,
     )  # fmt: skip
     assert not declined.any()

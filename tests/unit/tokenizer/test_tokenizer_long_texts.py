@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_tokenizer_families import SPM, SPM_TOKENS
 from toy_vocabulary import LETTER_TEXTS, toy_metadata
 
+from minillama.kernels import merging, words
 from minillama.tokenizer import Tokenizer, patterns, pretokenize, text_model
 
 _PIECES = st.sampled_from(
@@ -57,24 +58,41 @@ def test_merges(tokenizer: Tokenizer, text: str | bytes) -> None:
         both_ways(tokenizer, text)
 
 
-@settings(deadline=None)  # the first call compiles
-@given(
-    st.text("abc", max_size=24),
-    st.lists(st.tuples(st.text("abc", min_size=1, max_size=3), st.text("abc", min_size=1, max_size=3)), max_size=12),
-)
-def test_merges_of_any_vocabulary(word: str, pairs: list[tuple[str, str]]) -> None:
+# Strings that repeat themselves, so that many pairs of one rank wait, in several words.
+_REPETITIVE = st.lists(st.tuples(st.text("abc", min_size=1, max_size=4), st.integers(1, 40)), max_size=8).map(
+    lambda parts: " ".join(unit * n for unit, n in parts)
+) | st.text("abc ", max_size=200)
+
+
+@st.composite
+def merge_lists(draw: st.DrawFn) -> list[tuple[str, str]]:
+    """Merges of letters and of what other merges make, in any order."""
+    symbols, pairs = list("abc"), []
+    for _ in range(draw(st.integers(1, 20))):
+        pairs.append((draw(st.sampled_from(symbols)), draw(st.sampled_from(symbols))))
+        symbols.append("".join(pairs[-1]))
+    return draw(st.permutations(pairs))
+
+
+@settings(deadline=None, max_examples=300)  # the first call compiles
+@given(_REPETITIVE, merge_lists())
+@example("aaabc", [("a", "a"), ("b", "c"), ("a", "bc")])  # a pair waits whose left symbol is merged away
+def test_merges_of_any_vocabulary(text: str, pairs: list[tuple[str, str]]) -> None:
     tokens = list(dict.fromkeys([*LETTER_TEXTS, *("".join(pair) for pair in pairs)]))
     tokenizer = Tokenizer.from_metadata(toy_metadata(tokens, [" ".join(pair) for pair in pairs]))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(text_model, "LONG_TEXT", 0)
-        both_ways(tokenizer, word)
+        both_ways(tokenizer, text)
 
 
-@settings(deadline=None)  # the first call compiles
-@given(st.text("ab▁ ", max_size=24), st.lists(st.sampled_from([-1.0, -2.0, -3.0]), min_size=6, max_size=6))
-def test_scores_with_ties(text: str, scores: list[float]) -> None:
-    words = dict(zip(["ab", "ba", "aa", "b▁", "▁a", "aab"], scores, strict=True))
-    tokens = {**SPM_TOKENS, "a": -9.0, "b": -9.0, **words}
+@settings(deadline=None, max_examples=300)  # the first call compiles
+@given(
+    _REPETITIVE,
+    st.dictionaries(st.text("abc▁", min_size=2, max_size=5), st.sampled_from([-1.0, -2.0, -3.0]), max_size=30),
+)
+@example("aaaaaa", {"aa": -1.0, "aaa": -1.0})  # a pair joins those of its rank in front of them
+def test_scores_with_ties(text: str, scores: dict[str, float]) -> None:
+    tokens = {**SPM_TOKENS, "a": -9.0, "b": -9.0, "c": -9.0, **scores}
     metadata = {
         "tokenizer.ggml.model": "llama",
         "tokenizer.ggml.tokens": list(tokens),
@@ -99,6 +117,18 @@ def test_words_that_compiled_code_declines(caplog: pytest.LogCaptureFixture) -> 
 def test_200_kb_of_one_thing(tokenizer: Tokenizer, unit: str) -> None:
     text = unit * (200_000 // len(unit.encode()))
     assert tokenizer.decode(tokenizer.encode(text, add_special=False)) == text
+
+
+def test_kernels_are_compiled_for_one_set_of_types() -> None:
+    for tokenizer in (*_TOY.values(), SPM):
+        tokenizer.encode("hello wor " * 5000)
+    compiled = {
+        name: len(kernel.signatures)
+        for module in (merging, words)
+        for name, kernel in vars(module).items()
+        if hasattr(kernel, "signatures")
+    }
+    assert max(compiled.values()) == 1, compiled  # none where it is part of one that was kept
 
 
 def test_kernels_touch_no_byte_outside_their_arrays() -> None:
