@@ -201,4 +201,4 @@ def test_caches_of_layers_of_unequal_sizes(tmp_path: Path) -> None:
     twin = cache.fork()
     for sequence in (cache, twin):
         np.testing.assert_array_equal(model.forward(ids[66:], sequence), model.logits(ids)[-1])
-    assert [keys.shape[1] for keys in model._pool.keys] == [2, 2, 1]
+    assert [keys.shape[1] for keys in model.new_cache().pool.keys] == [2, 2, 1]

@@ -57,7 +57,7 @@ def test_identities(name: str, kv_type: str, tmp_path: Path) -> None:
     trace = model.trace(IDS, ["*", "blk.*.kq_soft_max"])
     for layer in range(model.config.n_layer):
         check_residual_stream(trace, layer, model.points.block_input(layer))
-        check_attention(trace, layer, model.config.n_head_kv, np.dtype(kv_type.replace("f", "float")))
+        check_attention(trace, layer, model.config.layer(layer).n_head_kv, np.dtype(kv_type.replace("f", "float")))
     head = "output.weight" if "output.weight" in model.weights else "token_embd.weight"
     product = next(point for point in trace if point.startswith("result_output"))  # before scales and caps
     np.testing.assert_array_equal(trace["result_norm"] @ model.weights[head].T, trace[product])
