@@ -55,6 +55,8 @@ class KernelSet:
     select_rows: Kernel
     swiglu: Kernel
     attention_window: Mapping[np.dtype[Any], Kernel]
+    attention_window_items: Callable[[int, int], int]
+    attention_window_scratch: Callable[[int, int, int], int]
     attention_scores: Mapping[np.dtype[Any], Kernel]
     attention_soft_max: Kernel
     attention_outputs: Mapping[np.dtype[Any], Kernel]
@@ -116,6 +118,8 @@ def _reference() -> KernelSet:
         select_rows=elementwise.select_rows,
         swiglu=elementwise.swiglu,
         attention_window=attention_window.ATTENTION_WINDOW,
+        attention_window_items=attention.attention_items,
+        attention_window_scratch=attention_window.attention_window_scratch,
         attention_scores=attention_parts.ATTENTION_SCORES,
         attention_soft_max=attention_parts.attention_soft_max,
         attention_outputs=attention_parts.ATTENTION_OUTPUTS,
@@ -158,6 +162,9 @@ def _cpu() -> KernelSet:
         attention=attention.ATTENTION,
         attention_items=attention.attention_items,
         attention_scratch=attention.attention_scratch,
+        attention_window=attention.ATTENTION_WINDOW,
+        attention_window_items=attention.attention_items,
+        attention_window_scratch=lambda n_kv, head_dim, _value_dim: attention.attention_scratch(n_kv, head_dim),
         rms_norm=elementwise.rms_norm,
         rope_norm=rope.rope_norm,
         rope_neox=rope.rope_neox,

@@ -369,8 +369,9 @@ class Operations(ABC):
             kernel, n_items = self.kernels.attention[pool.dtype], self.kernels.attention_items(batch.n_tokens, n_head)
             scratch = self.kernels.attention_scratch(longest, keys.shape[2])
         else:
-            kernel, n_items = self.kernels.attention_window[pool.dtype], batch.n_tokens * n_head
-            scratch = 4 * longest + 8 * max(BLOCK, values.shape[3])
+            kernel = self.kernels.attention_window[pool.dtype]
+            n_items = self.kernels.attention_window_items(batch.n_tokens, n_head)
+            scratch = self.kernels.attention_window_scratch(longest, keys.shape[2], values.shape[3])
             cached += window, np.float32(softcap), _NO_SINKS if sinks is None else sinks
         self._run(name, kernel, n_items, *cached, out, scratch_bytes=scratch, work_per_item=work // n_items)
         return self._named(name, out)

@@ -99,7 +99,12 @@ def _make_attention_window(dtype: np.dtype[Any]) -> Kernel:
     return attention_window
 
 
+def attention_window_scratch(n_kv: int, _head_dim: int, value_dim: int) -> int:
+    """Bytes of working memory a thread needs where no token sees more than ``n_kv`` positions."""
+    return 4 * n_kv + 8 * max(BLOCK, value_dim)
+
+
 # attention_window(q: float32 [n_tokens, n_head * head_dim], keys, values, table, sequence, position, n_head, scale,
 # window (0: all positions), cap (0: none), sinks: float32 [n_head] or empty, out: float32 [n_tokens, n_head *
-# value_dim], scratch: 8 * max(BLOCK, value_dim) bytes and 4 per position, start, stop)
+# value_dim], scratch: attention_window_scratch() bytes, start, stop), of attention_items() items
 ATTENTION_WINDOW: dict[np.dtype[Any], Kernel] = {dtype: _make_attention_window(dtype) for dtype in STORE}

@@ -197,31 +197,39 @@ def load_quarters(_typing: Any, array: Any, _offset: Any, _stride: Any) -> tuple
 
 
 @intrinsic
-def gather_u64(_typing: Any, array: Any, _offset: Any, _stride: Any) -> tuple[Any, Codegen]:
-    """Four 16-bit integers, ``stride`` bytes apart, the first lowest."""
-    whole = ir.IntType(64)
+def broadcast_quarters(_typing: Any, array: Any, _offset: Any, _stride: Any) -> tuple[Any, Codegen]:
+    """Four 32-bit integers, ``stride`` bytes apart, each four times: uint8 x 64."""
+    quarter, bytes_ = Vector(types.uint32, 4), _llvm(u8x64)
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        bits = ir.Constant(whole, 0)
-        for i in range(4):
-            part = load_code(context, builder, signature.args[0], after(builder, arguments, i), ir.IntType(16))
-            bits = builder.or_(bits, builder.shl(builder.zext(part, whole), ir.Constant(whole, 16 * i)))
-        return bits
+        numbers = [
+            load_code(context, builder, signature.args[0], after(builder, arguments, i), _INDEX) for i in range(4)
+        ]
+        return builder.bitcast(joined(builder, [_splat(builder, number, quarter) for number in numbers]), bytes_)
 
-    return types.uint64(array, types.int64, types.int64), codegen
+    return u8x64(array, types.int64, types.int64), codegen
 
 
-@intrinsic
-def set_where(_typing: Any, vector: Vector, _flags: Any, _bits: Any) -> tuple[Any, Codegen]:
-    """The bytes (uint8 x 64), with ``bits`` set in those whose flag, a bit of a 64-bit integer, is set."""
+def make_add_where_set(first: int, number: int) -> Any:
+    """``added(bytes, flags)``: ``number`` added to bytes whose flag is set.
 
-    def codegen(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        value, flags, bits = arguments
-        mask = builder.bitcast(flags, ir.VectorType(ir.IntType(1), 64))
-        number = context.cast(builder, bits, types.int64, types.uint8)
-        return builder.select(mask, builder.or_(value, _splat(builder, number, vector)), value)
+    The flags of the 16 bytes of a quarter are bits ``first`` and on of the same quarter of the other vector.
+    """
+    flag_byte = [16 * quarter + (first + i) // 8 for quarter in range(4) for i in range(16)]
+    flag_bit = [1 << (first + i) % 8 for quarter in range(4) for i in range(16)]
 
-    return vector(vector, types.uint64, types.int64), codegen
+    @intrinsic
+    def added(_typing: Any, vector: Vector, flags: Vector) -> tuple[Any, Codegen]:
+        def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            value, bits = arguments
+            bits = builder.shuffle_vector(bits, ir.Constant(bits.type, ir.Undefined), _indices(flag_byte))
+            bits = builder.and_(bits, ir.Constant(bits.type, flag_bit))
+            is_set = builder.icmp_unsigned("!=", bits, ir.Constant(bits.type, None))
+            return builder.select(is_set, builder.add(value, ir.Constant(value.type, [number] * 64)), value)
+
+        return vector(vector, flags), codegen
+
+    return added
 
 
 @intrinsic

@@ -73,8 +73,11 @@ def run_attention(*, at_end: bool) -> None:
             q, keys, values, *place, 2, case.scale, out, scratch, 0, kernels.attention_items(3, 2)
         )
         special = 70, np.float32(2), guarded(np.zeros(2, np.float32), at_end=at_end)
-        scratch = guarded(np.empty(8 * 64 + 4 * 128, np.uint8), at_end=at_end)
-        kernels.attention_window[np.dtype(dtype)](q, keys, values, *place, 2, case.scale, *special, out, scratch, 0, 6)
+        scratch = guarded(np.empty(kernels.attention_window_scratch(128, 24, 40), np.uint8), at_end=at_end)
+        n_items = kernels.attention_window_items(3, 2)
+        kernels.attention_window[np.dtype(dtype)](
+            q, keys, values, *place, 2, case.scale, *special, out, scratch, 0, n_items
+        )
         scores, weights = (guarded(np.empty((3, 2, 128), np.float32), at_end=at_end) for _ in range(2))
         kernels.attention_scores[np.dtype(dtype)](q, keys, *place, 2, scores, 0, 6)
         kernels.attention_soft_max(scores, case.position, 2, case.scale, *special, weights, 0, 6)

@@ -8,8 +8,7 @@ from kernel_inputs import INPUT_KINDS, assert_same_bits, generator, input_rows
 
 from minillama.kernels.bits import float_to_half, half_to_float
 from minillama.kernels.jit import jit
-from minillama.kernels.reference import activations, fdlibm, libm
-from minillama.kernels.reference import attention as reference
+from minillama.kernels.reference import activations, attention_window, fdlibm, libm
 from minillama.kernels.registry import kernel_set
 from minillama.kernels.simd import floats, functions, softmax
 from minillama.kernels.simd.elementwise import _mean, _mean_square
@@ -203,17 +202,17 @@ def test_store_kv(tokens, shape, dtype, data):
         assert_same_bits(got, want)
 
 
-def soft_maxes(scores, scale=1.0):
-    """The softmax of both backends of scores that stand after others, with garbage behind them."""
-    n, scale = len(scores), np.float32(scale)
-    padded = np.full(20 + n + 15, np.nan, np.float32)
-    padded[20 : 20 + n] = scores
-    softmax.soft_max(padded, 20, n, scale)
-    assert np.isnan(padded[:20]).all()
-    assert np.isnan(padded[20 + n + -n % 16 :]).all()
+def soft_maxes(scores, scale=1.0, begin=0, sink=-np.inf):
+    """The softmax of both backends of scores that stand after others, with garbage around them."""
+    n, first, scale, sink = len(scores), 32 + begin - begin % 16, np.float32(scale), np.float32(sink)
+    padded = np.full(32 + n + 15, np.nan, np.float32)
+    padded[32 + begin : 32 + n] = scores[begin:]
+    softmax.soft_max(padded, 32, begin, n, scale, sink)
+    assert np.isnan(padded[:first]).all()
+    assert np.isnan(padded[32 + n + -n % 16 :]).all()
     want = scores.copy()
-    reference.soft_max(want, n, scale)
-    return padded[20 : 20 + n], want
+    attention_window.soft_max_window(want, begin, n, scale, sink)
+    return padded[32 + begin : 32 + n], want[begin:]
 
 
 @pytest.mark.parametrize("n", [*range(1, 36), 63, 64, 65, 1000])
@@ -221,6 +220,14 @@ def soft_maxes(scores, scale=1.0):
 def test_soft_max(n, spread):
     scores = (generator(n, spread).standard_normal(n) * spread).astype(np.float32)
     assert_same_bits(*soft_maxes(scores, 0.25))
+
+
+@pytest.mark.parametrize("n", [1, 16, 35, 64])
+@pytest.mark.parametrize("begin", [0, 1, 3, 4, 15, 16, 17, 34, 63])
+@pytest.mark.parametrize("sink", [-np.inf, -3, 0, 50, np.nan])
+def test_soft_max_of_a_window_with_a_sink(n, begin, sink):
+    scores = (generator(n, begin).standard_normal(n) * 8).astype(np.float32)
+    assert_same_bits(*soft_maxes(scores, 0.25, min(begin, n - 1), sink))
 
 
 @pytest.mark.parametrize("value", SPECIAL)
