@@ -6,10 +6,12 @@ Values are checked by the library.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 DEBUG = "minillama.debug"
 DEFAULT_MODEL = "smollm2-135m"
@@ -83,6 +85,31 @@ loading_options = _together(
     click.option("--backend", metavar="NAME", help="cpu (default), or reference: plain loops, same bits, slow."),
     click.option("--no-mmap", is_flag=True, help="Read the whole file first, for network drives."),
 )
+
+
+def text_arguments(*names: str) -> _Decorator[Any]:
+    """Return the arguments ``[MODEL] NAME...``: words for the names, before them the model if -m does not name it.
+
+    It is the decorator next to the function. A single name may be left out, or given by --file; it is None then.
+    """
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        def with_model(words: tuple[str, ...], **options: Any) -> Any:
+            by_file = len(names) == 1 and options.get("file") is not None
+            n_texts = 0 if by_file and len(words) == 1 else len(names)
+            if len(words) == n_texts + 1:
+                if click.get_current_context().get_parameter_source("model") is ParameterSource.COMMANDLINE:
+                    raise click.UsageError(f"two models: {words[0]!r} and --model {options['model']!r}")
+                options["model"], words = words[0], words[1:]
+            left_out = not words and len(names) == 1
+            if len(words) != n_texts and not left_out:
+                raise click.UsageError(f"found {len(words)} words, wanted {shown} (a text of several words in quotes)")
+            return command(**dict(zip(names, words or (None,) * len(names), strict=True)), **options)
+
+        shown = " ".join(("[MODEL]", *(name.upper() for name in names)))
+        return click.argument("words", nargs=-1, metavar=shown)(functools.update_wrapper(with_model, command))
+
+    return decorate
 
 
 def _parse_biases(_ctx: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[int, float]:

@@ -97,6 +97,7 @@ class LanguageModel(Model):
         TokenizerError
             The file has no vocabulary; the model still works on token ids.
         """
+        self._file.check()
         return Tokenizer.from_metadata(self.metadata)
 
     @functools.cached_property

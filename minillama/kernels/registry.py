@@ -151,10 +151,11 @@ def _reference() -> KernelSet:
 
 def _cpu() -> KernelSet:
     from minillama.kernels.reference import experts, kv_kinds
-    from minillama.kernels.simd import activations, attention, elementwise, mul_mat, rope, store_kv
+    from minillama.kernels.simd import activations, attention, elementwise, mul_mat, rope, store_kv, values
 
+    plain = _reference()
     return replace(
-        _reference(),
+        plain,
         name="cpu",
         quantize=activations.QUANTIZE,
         activation_bytes=activations.activation_bytes,
@@ -169,9 +170,20 @@ def _cpu() -> KernelSet:
         rms_norm=elementwise.rms_norm,
         rope_norm=rope.rope_norm,
         rope_neox=rope.rope_neox,
-        add=elementwise.add_rows,
-        add_bias=elementwise.add_bias,
+        add=values.add_rows,
+        add_bias=values.add_bias,
+        select_rows=values.select_rows,
         swiglu=elementwise.swiglu,
+        layer_norm=elementwise.layer_norm,
+        activation={**plain.activation, **values.ACTIVATIONS, "silu": elementwise.silu},
+        gated={**plain.gated, **values.GATED, "swiglu": elementwise.swiglu},
+        swiglu_oai=values.swiglu_oai,
+        scale=values.scale,
+        softcap=values.softcap,
+        div=values.div,
+        mul_row=values.mul_row,
+        mul_column=values.mul_column,
+        select_columns=values.select_columns,
     )
 
 

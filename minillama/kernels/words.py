@@ -5,17 +5,21 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from minillama.kernels.jit import jit
 from minillama.kernels.types import I64, U8
 
-OTHER, LETTER_CLASS, NUMBER_CLASS, BLANK_CLASS = 0, 1, 2, 3
+# Typed: a plain constant is a type of its own, for which numba would compile anew.
+OTHER, LETTER_CLASS, NUMBER_CLASS, BLANK_CLASS = np.uint8(0), np.uint8(1), np.uint8(2), np.uint8(3)
+_LINES, _ANY_BLANKS = np.bool_(True), np.bool_(False)
 _APOSTROPHE, _SPACE, _NEWLINE, _RETURN = 0x27, 0x20, 0x0A, 0x0D
 
 # Contractions such as 's: not cut off, in lower case only, in any case.
 NO_CONTRACTIONS, LOWER_CASE, ANY_CASE = 0, 1, 2
 
 
-@jit(name="contraction_end")
+@jit(name="contraction_end", borrows=True)
 def _contraction_end(text: U8, i: int, end: int, kind: int) -> int:
     """End of the contraction that begins with the apostrophe at ``i``; ``i`` if there is none."""
     fold_case = 0x20 if kind == ANY_CASE else 0
@@ -30,14 +34,14 @@ def _contraction_end(text: U8, i: int, end: int, kind: int) -> int:
     return i
 
 
-@jit(name="run_end")
+@jit(name="run_end", borrows=True)
 def _run_end(text: U8, classes: U8, i: int, end: int, kind: int) -> int:
     while i < end and classes[text[i]] == kind:
         i += 1
     return i
 
 
-@jit(name="blanks_end")
+@jit(name="blanks_end", borrows=True)
 def _blanks_end(text: U8, classes: U8, i: int, end: int, lines: bool) -> int:
     """End of the piece of white space at ``i``: up to the last line break, or all but the blank before a word."""
     stop = _run_end(text, classes, i, end, BLANK_CLASS)
@@ -48,7 +52,7 @@ def _blanks_end(text: U8, classes: U8, i: int, end: int, lines: bool) -> int:
     return stop - 1 if stop < end and stop - i > 1 else stop
 
 
-@jit(name="word_end_of_gpt2")
+@jit(name="word_end_of_gpt2", borrows=True)
 def _gpt2_end(text: U8, classes: U8, i: int, end: int) -> int:
     """End of a word that a space may precede: letters, digits or symbols."""
     kind = classes[text[i]]
@@ -57,10 +61,10 @@ def _gpt2_end(text: U8, classes: U8, i: int, end: int) -> int:
         return _run_end(text, classes, i + 1, end, after)
     if kind != BLANK_CLASS:
         return _run_end(text, classes, i, end, kind)
-    return _blanks_end(text, classes, i, end, False)
+    return _blanks_end(text, classes, i, end, _ANY_BLANKS)
 
 
-@jit(name="word_end_of_llama3")
+@jit(name="word_end_of_llama3", borrows=True)
 def _llama3_end(text: U8, classes: U8, i: int, end: int, max_digits: int) -> int:
     """End of a word: letters behind any character but a digit or a line break, digits, symbols with line breaks."""
     kind = classes[text[i]]
@@ -76,10 +80,10 @@ def _llama3_end(text: U8, classes: U8, i: int, end: int, max_digits: int) -> int
         while stop < end and text[stop] in (_NEWLINE, _RETURN):
             stop += 1
         return stop
-    return _blanks_end(text, classes, i, end, True)
+    return _blanks_end(text, classes, i, end, _LINES)
 
 
-@jit(name="word_ends")
+@jit(name="word_ends", borrows=True)
 def word_ends(
     text: U8, pieces: I64, classes: U8, contractions: int, lead: bool, max_digits: int, ends: I64, start: int, stop: int
 ) -> int:

@@ -46,7 +46,8 @@ class Caches:
         kv_type: str | tuple[str, str],
     ) -> None:  # fmt: skip
         self._config, self._tensors, self._forward, self._eager, self._n_ctx = config, tensors, forward, eager, n_ctx
-        self.pool = BlockPool([(config.n_head_kv, config.head_dim, config.value_dim)] * config.n_layer, kv_type)
+        layers = [(config.layer(i).n_head_kv, config.head_dim, config.value_dim) for i in range(config.n_layer)]
+        self.pool = BlockPool(layers, kv_type)
 
     def new(self) -> KVCache:
         """An empty cache."""

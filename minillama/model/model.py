@@ -83,6 +83,7 @@ class Model:
         self._family = family(architecture_of(file))
         self.config = read_config(file)
         self.metadata: Mapping[str, Any] = file.metadata
+        self._file = file
         self.n_ctx = _context(n_ctx, self.config.n_ctx_train, extend_context)
         self.backend = backend
         kernels, team = kernel_set(backend), ThreadTeam(threads)
@@ -183,6 +184,8 @@ class Model:
             An id is not in the vocabulary, there is none, or the cache is another model's.
         ContextFullError
             The cache has no room for the new tokens; it is left as it was.
+        GGUFError
+            The mapped file was cut short or written to.
         """
         tokens, probe = self._checked_ids(ids), probe_of(watch)
         if probe is not None:
@@ -272,7 +275,7 @@ class Model:
             The values do not determine the logits; the message names what is missing.
         """
         probe, driver = probe_of(watch), self._driver
-        self._check_caches(caches)
+        self._check(caches)
         with driver.team.lock:
             try:
                 for cache, n in zip(caches, n_tokens, strict=True):
@@ -307,7 +310,7 @@ class Model:
             Whether attention's products and weights are values of their own.
         """
         tokens = self._checked_ids(ids)
-        self._check_caches([cache])
+        self._check([cache])
         cache.reserve(len(tokens))
         batch = Batch.of([tokens], [cache], logits)
         driver = Deferred(self._driver.kernels, parts=parts)
@@ -343,7 +346,7 @@ class Model:
     ) -> F32:
         if outputs not in ("all", "last", None):
             raise InvalidInputError(f"logits is {outputs!r}, 'all', 'last' or None is wanted")
-        self._check_caches(caches)
+        self._check(caches)
         with self._driver.team.lock:
             try:
                 for cache, n_tokens in zip(caches, reserve, strict=True):
@@ -361,7 +364,9 @@ class Model:
                 cache.altered |= probe is not None and bool(probe.changes)
             return values
 
-    def _check_caches(self, caches: Sequence[KVCache]) -> None:
+    def _check(self, caches: Sequence[KVCache]) -> None:
+        """The caches are this model's, and its file is still there."""
+        self._file.check()
         if any(cache.pool is not self._caches.pool for cache in caches):
             raise InvalidInputError("the cache was made by another model; use new_cache() of this one")
 

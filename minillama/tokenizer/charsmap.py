@@ -22,15 +22,23 @@ class CharsMap:
     ----------
     table
         Bytes of the table: length of the double array, the array, the replacements.
+
+    Attributes
+    ----------
+    nodes
+        The double array.
+    replacements
+        The replacements, one after the other.
     """
 
     def __init__(self, table: npt.NDArray[np.uint8]) -> None:
         data = table.tobytes()
         length = int.from_bytes(data[:4], "little")
-        if len(data) < 4 or 4 + length >= len(data):
+        if length < 4 or 4 + length >= len(data):
             raise TokenizerError(f"{_NAME} is cut short: {len(data)} bytes, a trie of {length}")
-        self._nodes: list[int] = np.frombuffer(data, "<u4", length // 4, 4).tolist()
-        self._replacements = data[4 + length :]
+        self.nodes = np.frombuffer(data, "<u4", length // 4, 4).astype(np.uint32)
+        self.replacements = data[4 + length :]
+        self._nodes: list[int] = self.nodes.tolist()
 
     def longest(self, data: bytes, start: int) -> tuple[bytes, int] | None:
         """Replacement of the longest string in the table that begins at ``start``, and the string's length."""
@@ -57,7 +65,7 @@ class CharsMap:
         return node >> 10 << ((node & 1 << 9) >> 6)
 
     def _replacement(self, offset: int) -> bytes:
-        end = self._replacements.find(b"\0", offset)
-        if offset >= len(self._replacements) or end < 0:
+        end = self.replacements.find(b"\0", offset)
+        if offset >= len(self.replacements) or end < 0:
             raise TokenizerError(f"{_NAME}: no replacement at {offset}")
-        return self._replacements[offset:end]
+        return self.replacements[offset:end]

@@ -127,6 +127,7 @@ class MergeTable:
             raise TokenizerError(f"a token of {self._longest} bytes is too long")
         self._records = np.zeros(4 * int(places[-1]), np.uint8)
         self._slots = np.zeros(1 << (2 * len(lengths)).bit_length(), np.uint64)
+        keys = np.frombuffer(keys.tobytes(), np.uint8)  # read-only, as text is: kernels are compiled for one of the two
         merging.fill_table(keys, starts, splits, values, places, self._records, self._slots, 0, len(lengths))
         self._ranks = ranks
         self._byte_ids = byte_ids

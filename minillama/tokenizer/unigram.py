@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +13,11 @@ import numpy.typing as npt
 from minillama.errors import TokenizerError
 from minillama.tokenizer import utf8
 from minillama.tokenizer.charsmap import CharsMap
-from minillama.tokenizer.text_model import ESCAPED_SPACE, TextModel, unescape_spaces
+from minillama.tokenizer.text_model import ESCAPED_SPACE, LONG_TEXT, TextModel, unescape_spaces
 from minillama.tokenizer.utf8 import Span
+
+if TYPE_CHECKING:
+    from minillama.tokenizer.unigram_table import UnigramTable
 
 _UNKNOWN_PENALTY = np.float32(10)
 _REPLACEMENT = "\ufffd".encode()
@@ -32,7 +36,8 @@ class Unigram(TextModel):
     """Text to ids by the sum of the tokens' scores.
 
     Sums are made from the front in double precision and the first of equal sums stays, as in llama.cpp: the cut of a
-    word can depend on what precedes it, so words are not encoded by themselves.
+    word can depend on what precedes it, so words are not encoded by themselves, nor remembered; once there has been
+    enough text to be worth its loading, compiled code does it all.
 
     Parameters
     ----------
@@ -62,14 +67,49 @@ class Unigram(TextModel):
         charsmap: CharsMap | None,
         spaces: SpaceRules,
     ) -> None:
+        self._ids = ids
+        self._scores = scores
         self._tokens = {text: (token, float(scores[token])) for text, token in ids.items()}
         self._longest = _longest_by_first_byte(ids)
         self._unknown = unknown
         self._unknown_score = float(lowest_score - _UNKNOWN_PENALTY)
+        self._user_defined = user_defined
         self._kept = {text[:length] for text in user_defined for length in range(1, len(text) + 1)}
-        self._kept_first = {text[0] for text in user_defined}
+        self._kept_first = {text[0] for text in user_defined if text}
         self._charsmap = charsmap
         self._spaces = spaces
+        self._bytes_seen = 0
+
+    @functools.cached_property
+    def _table(self) -> UnigramTable:
+        from minillama.tokenizer.unigram_table import UnigramTable
+
+        charsmap = self._charsmap
+        return UnigramTable(
+            self._ids,
+            self._scores,
+            self._unknown,
+            self._unknown_score,
+            self._user_defined,
+            (charsmap.nodes, charsmap.replacements) if charsmap else (np.empty(0, np.uint32), b""),
+            self._spaces.add_prefix,
+            self._spaces.merge_runs,
+        )
+
+    def encode(self, data: bytes, begins: bool) -> list[int]:
+        """See `TextModel.encode`."""
+        found = self._encode_compiled(data)
+        return super().encode(data, begins) if found is None else found.tolist()
+
+    def count(self, data: bytes, begins: bool) -> int:
+        """See `TextModel.count`."""
+        found = self._encode_compiled(data)
+        return super().count(data, begins) if found is None else len(found)
+
+    def _encode_compiled(self, data: bytes) -> npt.NDArray[np.int32] | None:
+        """Ids of text, once there has been much of it; None if it cannot be cut, which the plain code then explains."""
+        self._bytes_seen += len(data)
+        return self._table.encode(data) if self._bytes_seen >= LONG_TEXT else None
 
     def normalize(self, data: bytes, begins: bool) -> bytes:
         """Return the text with characters replaced, spaces escaped and, where it asks for it, one in front."""
@@ -168,6 +208,6 @@ class Unigram(TextModel):
 
 def _longest_by_first_byte(texts: Mapping[bytes, int]) -> list[int]:
     longest = [0] * 256
-    for text in texts:
+    for text in filter(None, texts):
         longest[text[0]] = max(longest[text[0]], len(text))
     return longest

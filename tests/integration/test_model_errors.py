@@ -28,7 +28,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 
 def test_unknown_architecture_lists_the_known(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="architecture 'mamba' is not supported, supported are llama, qwen2"):
+    with pytest.raises(
+        UnsupportedError, match="architecture 'mamba' is not supported, supported are llama, deci, qwen2"
+    ):
         load(tmp_path, architecture="mamba")
 
 
@@ -52,7 +54,17 @@ def test_extra_tensors_are_a_warning_that_names_them(tmp_path: Path, caplog: pyt
 @pytest.mark.parametrize(
     ("key", "value", "error", "message"),
     [
-        ("llama.attention.head_count_kv", [2, 2], UnsupportedError, "head_count_kv is an array"),
+        ("llama.attention.head_count_kv", [2, 2], GGUFError, "head_count_kv has 2 values, 1 are wanted"),
+        ("llama.attention.head_count_kv", [0], GGUFError, r"head_count_kv\[0\] is 0"),
+        ("llama.attention.head_count_kv", [-2], GGUFError, r"head_count_kv\[0\] is -2"),
+        ("llama.attention.head_count_kv", [2.0], GGUFError, "head_count_kv is an array of float32, whole numbers"),
+        ("llama.attention.head_count_kv", [True], GGUFError, "head_count_kv is an array of bool, whole numbers"),
+        ("llama.attention.head_count", 4.0, GGUFError, "head_count': float 4.0 found, int wanted"),
+        ("llama.attention.head_count", True, GGUFError, "head_count': bool True found, int wanted"),
+        ("llama.attention.head_count", -4, GGUFError, "head_count is -4"),
+        ("llama.feed_forward_length", 2**32, GGUFError, "feed_forward_length is 4294967296"),
+        ("llama.rope.freq_base", -10000, GGUFError, "freq_base is -10000.0"),
+        ("llama.rope.freq_base", True, GGUFError, "freq_base': bool True found, float wanted"),
         ("llama.attention.head_count_kv", 3, GGUFError, "head_count 4 is not a multiple of head_count_kv 3"),
         ("llama.attention.head_count", 0, GGUFError, "llama.attention.head_count is 0"),
         ("llama.block_count", 2**32 - 1, GGUFError, "llama.block_count is 4294967295"),
@@ -93,8 +105,17 @@ def test_a_file_without_vocabulary_works_on_ids(tmp_path: Path) -> None:
     path = TinyModel(n_layer=1, vocabulary=False).write(tmp_path / "ids.gguf")
     model = LanguageModel(gguf.open(path))
     assert model.logits([1, 2, 3]).shape == (3, model.config.n_vocab)
-    with pytest.raises(TokenizerError):
-        model.generate("text")
+    assert model.trace([1, 2, 3], "blk.0.l_out").logits.shape == (3, model.config.n_vocab)
+    for use in (
+        lambda: model.generate("text"),
+        lambda: model.stream("text"),
+        lambda: model.chat([{"role": "user", "content": "Hi"}]),
+        lambda: model.trace("text"),
+        lambda: model.perplexity("text"),
+        lambda: model.tokenizer,
+    ):
+        with pytest.raises(TokenizerError, match=r"no vocabulary: tokenizer\.ggml\.model is missing"):
+            use()
 
 
 @pytest.mark.parametrize(

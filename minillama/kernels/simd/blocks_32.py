@@ -28,7 +28,7 @@ from minillama.kernels.simd.lanes import (
     load_quarters,
     load_u8x64,
     narrow_u16,
-    prefetch,
+    prefetch_ahead,
     set_where,
 )
 from minillama.kernels.simd.tiles import ROWS, Tile, copy_rows, dot_bytes_each, store_each, transpose
@@ -57,7 +57,6 @@ _STEP = 16  # blocks
 _GROUP = 4  # blocks unpacked at a time
 _GROUP_BYTES = _GROUP * 32 * ROWS
 _LARGEST_BLOCK = 34
-_AHEAD = 4096  # bytes between what is read and what is prefetched
 
 
 @dataclass(frozen=True)
@@ -184,7 +183,7 @@ def _make_sixteen(blocks: Blocks32) -> Kernel:
         low_3, high_3 = load_group(array, at + 3 * _GROUP * size)
         d, m = _scales(gather_near_u32(array, at, size))
         for line in range(0, _STEP * size, 64):
-            prefetch(array, at + _AHEAD + line)
+            prefetch_ahead(array, at + line)
         for t in range(n_tokens):
             row = t * row_bytes
             a, b = row + 16 * block, row + 16 * (places + block)

@@ -123,6 +123,13 @@ def test_unigram_merges_spaces_if_the_file_says_so() -> None:
     assert pieces(tokenizer, "  a   b  ") == ["▁a", "▁", "b"]
 
 
+@pytest.mark.parametrize("kind", [NORMAL, USER_DEFINED])
+def test_unigram_never_finds_a_token_without_text(kind: int) -> None:
+    tokens = {**UNIGRAM_TOKENS, "": -0.5}
+    tokenizer = make("t5", tokens, {**UNIGRAM_SPECIAL, "": kind})
+    assert pieces(tokenizer, "ab") == ["ab"]
+
+
 def charsmap(nodes: list[int], replacements: bytes) -> bytes:
     return struct.pack(f"<I{len(nodes)}I", 4 * len(nodes), *nodes) + replacements
 
@@ -138,7 +145,7 @@ def test_charsmap_replaces_the_longest_string() -> None:
     assert table.longest(b"xA", 0) is None
 
 
-@pytest.mark.parametrize("table", [b"", b"\0\0\0", struct.pack("<I", 400) + b"x", struct.pack("<I", 0)])
+@pytest.mark.parametrize("table", [b"", b"\0\0\0", struct.pack("<I", 400) + b"x", struct.pack("<I", 0) + b"x\0"])
 def test_charsmap_that_is_cut_short(table: bytes) -> None:
     with pytest.raises(TokenizerError, match="precompiled_charsmap is cut short"):
         CharsMap(np.frombuffer(table, np.uint8))

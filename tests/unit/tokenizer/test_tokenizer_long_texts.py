@@ -4,15 +4,20 @@ import logging
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from test_tokenizer_families import SPM, SPM_TOKENS
-from toy_vocabulary import LETTER_TEXTS, toy_metadata
+from test_tokenizer_families import SPM, SPM_TOKENS, UNIGRAM_SPECIAL, UNIGRAM_TOKENS, make
+from toy_charsmap import charsmap_of
+from toy_vocabulary import LETTER_TEXTS, USER_DEFINED, toy_metadata
 
+from minillama.errors import TokenizerError
+from minillama.kernels import merging, trie, unigram, words
 from minillama.tokenizer import Tokenizer, patterns, pretokenize, text_model
+from minillama.tokenizer import unigram as plain_unigram
 
 _PIECES = st.sampled_from(
     ["hello", " wor", "\n", "\n\n", " ", "  ", "12", "3", "'s", "'LL", "!", "é", "漢", "\u0301", "½", "\r\n", "\t", "a"]
@@ -25,6 +30,7 @@ _STYLED = ["gpt-2", "llama-bpe", "qwen2", "qwen35", "ufakzeka", "laguna", "minic
 def always_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_model, "LONG_TEXT", 0)
     monkeypatch.setattr(pretokenize, "LONG_TEXT", 0)
+    monkeypatch.setattr(plain_unigram, "LONG_TEXT", 0)
 
 
 def both_ways(tokenizer: Tokenizer, text: str | bytes) -> None:
@@ -57,24 +63,41 @@ def test_merges(tokenizer: Tokenizer, text: str | bytes) -> None:
         both_ways(tokenizer, text)
 
 
-@settings(deadline=None)  # the first call compiles
-@given(
-    st.text("abc", max_size=24),
-    st.lists(st.tuples(st.text("abc", min_size=1, max_size=3), st.text("abc", min_size=1, max_size=3)), max_size=12),
-)
-def test_merges_of_any_vocabulary(word: str, pairs: list[tuple[str, str]]) -> None:
+# Strings that repeat themselves, so that many pairs of one rank wait, in several words.
+_REPETITIVE = st.lists(st.tuples(st.text("abc", min_size=1, max_size=4), st.integers(1, 40)), max_size=8).map(
+    lambda parts: " ".join(unit * n for unit, n in parts)
+) | st.text("abc ", max_size=200)
+
+
+@st.composite
+def merge_lists(draw: st.DrawFn) -> list[tuple[str, str]]:
+    """Merges of letters and of what other merges make, in any order."""
+    symbols, pairs = list("abc"), []
+    for _ in range(draw(st.integers(1, 20))):
+        pairs.append((draw(st.sampled_from(symbols)), draw(st.sampled_from(symbols))))
+        symbols.append("".join(pairs[-1]))
+    return draw(st.permutations(pairs))
+
+
+@settings(deadline=None, max_examples=300)  # the first call compiles
+@given(_REPETITIVE, merge_lists())
+@example("aaabc", [("a", "a"), ("b", "c"), ("a", "bc")])  # a pair waits whose left symbol is merged away
+def test_merges_of_any_vocabulary(text: str, pairs: list[tuple[str, str]]) -> None:
     tokens = list(dict.fromkeys([*LETTER_TEXTS, *("".join(pair) for pair in pairs)]))
     tokenizer = Tokenizer.from_metadata(toy_metadata(tokens, [" ".join(pair) for pair in pairs]))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(text_model, "LONG_TEXT", 0)
-        both_ways(tokenizer, word)
+        both_ways(tokenizer, text)
 
 
-@settings(deadline=None)  # the first call compiles
-@given(st.text("ab▁ ", max_size=24), st.lists(st.sampled_from([-1.0, -2.0, -3.0]), min_size=6, max_size=6))
-def test_scores_with_ties(text: str, scores: list[float]) -> None:
-    words = dict(zip(["ab", "ba", "aa", "b▁", "▁a", "aab"], scores, strict=True))
-    tokens = {**SPM_TOKENS, "a": -9.0, "b": -9.0, **words}
+@settings(deadline=None, max_examples=300)  # the first call compiles
+@given(
+    _REPETITIVE,
+    st.dictionaries(st.text("abc▁", min_size=2, max_size=5), st.sampled_from([-1.0, -2.0, -3.0]), max_size=30),
+)
+@example("aaaaaa", {"aa": -1.0, "aaa": -1.0})  # a pair joins those of its rank in front of them
+def test_scores_with_ties(text: str, scores: dict[str, float]) -> None:
+    tokens = {**SPM_TOKENS, "a": -9.0, "b": -9.0, "c": -9.0, **scores}
     metadata = {
         "tokenizer.ggml.model": "llama",
         "tokenizer.ggml.tokens": list(tokens),
@@ -83,6 +106,55 @@ def test_scores_with_ties(text: str, scores: list[float]) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(text_model, "LONG_TEXT", 0)
         both_ways(Tokenizer.from_metadata(metadata), text)
+
+
+_REPLACED = {b"A": b"a", "Á".encode(): b"a b", b"bc": b"", b"b": b"b", "☃".encode(): " é".encode(), b"\xff": b"x"}
+
+
+def unigram_of(words: dict[str, float], **keys: Any) -> Tokenizer:
+    special = {**UNIGRAM_SPECIAL, "Ax": USER_DEFINED, "bb c": USER_DEFINED}
+    tokens = {**UNIGRAM_TOKENS, **dict.fromkeys(special, 0.0), **words}
+    return make("t5", tokens, special, precompiled_charsmap=charsmap_of(_REPLACED), **keys)
+
+
+@settings(deadline=None, max_examples=300)  # the first call compiles
+@given(
+    st.text("abcAÁ☃éx ", max_size=60) | st.binary(max_size=20) | st.lists(st.sampled_from(["Ax", "bb c", "a", "☃"])),
+    st.dictionaries(st.text("abcé▁", min_size=1, max_size=4), st.sampled_from([-1.1, -1.7, -2.3, -3.1]), max_size=12),
+    st.booleans(),
+    st.booleans(),
+)
+@example(b"\xf8\x80\x80\x80\x80 \xc3", {}, True, False)
+@example("aab", {"aa": -1.0, "ab": -1.0, "a": -0.5, "b": -0.5}, True, False)  # of equal sums the first stays
+def test_unigram(text: str | bytes | list[str], words: dict[str, float], prefix: bool, merge_runs: bool) -> None:
+    tokenizer = unigram_of(words, add_space_prefix=prefix, remove_extra_whitespaces=merge_runs)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(plain_unigram, "LONG_TEXT", 0)
+        both_ways(tokenizer, "".join(text) if isinstance(text, list) else text)
+
+
+def test_unigram_is_compiled_once_there_has_been_enough_text() -> None:
+    tokenizer = unigram_of({"ab": -1.0})
+    for _ in range(3):
+        both_ways(tokenizer, "ab ☃ " * 3000)
+    assert "_table" in vars(tokenizer._text_model)
+
+
+@pytest.mark.usefixtures("always_long")
+@pytest.mark.parametrize(
+    ("words", "changes", "message"),
+    [
+        ({"a": -1.0, "b": -1.0}, {"add_eos_token": False}, "the vocabulary has no unknown token"),
+        (UNIGRAM_TOKENS, {"precompiled_charsmap": charsmap_of(_REPLACED)[:-1]}, "no replacement at"),
+        (UNIGRAM_TOKENS, {"precompiled_charsmap": charsmap_of(_REPLACED, n_nodes=300)}, "is beyond the trie's"),
+    ],
+)
+def test_compiled_unigram_refuses_what_the_plain_one_refuses(
+    words: dict[str, float], changes: dict[str, Any], message: str
+) -> None:
+    tokenizer = make("t5", words, UNIGRAM_SPECIAL, **changes)
+    with pytest.raises(TokenizerError, match=message):
+        tokenizer.encode("a☃Á é".encode() + b"\xff")
 
 
 @pytest.mark.usefixtures("always_long")
@@ -99,6 +171,18 @@ def test_words_that_compiled_code_declines(caplog: pytest.LogCaptureFixture) -> 
 def test_200_kb_of_one_thing(tokenizer: Tokenizer, unit: str) -> None:
     text = unit * (200_000 // len(unit.encode()))
     assert tokenizer.decode(tokenizer.encode(text, add_special=False)) == text
+
+
+def test_kernels_are_compiled_for_one_set_of_types() -> None:
+    for tokenizer in (*_TOY.values(), SPM, unigram_of({})):
+        tokenizer.encode("hello wor " * 5000)
+    compiled = {
+        name: len(kernel.signatures)
+        for module in (merging, words, trie, unigram)
+        for name, kernel in vars(module).items()
+        if hasattr(kernel, "signatures")
+    }
+    assert max(compiled.values()) == 1, compiled  # none where it is part of one that was kept
 
 
 def test_kernels_touch_no_byte_outside_their_arrays() -> None:
