@@ -62,6 +62,10 @@ model_option = click.option(
 file_option = click.option(
     "-f", "--file", metavar="PATH", help="Read the text from this file instead; - reads standard input."
 )
+cache_option = click.option(
+    "--cache", "cache_file", metavar="FILE",
+    help="Keep what was computed in FILE; a prompt that begins alike computes the rest.",
+)  # fmt: skip
 special_option = click.option(
     "--special", "parse_special", is_flag=True, help="Special tokens in the text, such as <|im_end|>, count as such."
 )
@@ -73,7 +77,11 @@ loading_options = _together(
     ),
     click.option("--extend-context", is_flag=True, help="Allow a context longer than the model was trained for."),
     click.option("-t", "--threads", type=int, metavar="N", help="Threads (default: the processors we may use)."),
-    click.option("--kv-type", metavar="TYPE", help="How keys and values are stored: f32 (default) or f16."),
+    click.option(
+        "--kv-type",
+        metavar="TYPE[,TYPE]",
+        help="How keys and values are stored: f32 (default), f16, bf16, q8_0, q4_0; or of each, as in q8_0,f16.",
+    ),
     click.option("--backend", metavar="NAME", help="cpu (default), or reference: plain loops, same bits, slow."),
     click.option("--no-mmap", is_flag=True, help="Read the whole file first, for network drives."),
 )

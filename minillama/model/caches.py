@@ -43,7 +43,7 @@ class Caches:
 
     def __init__(
         self, config: ModelConfig, tensors: Mapping[str, TensorInfo], forward: Forward, eager: Eager, n_ctx: int,
-        kv_type: str,
+        kv_type: str | tuple[str, str],
     ) -> None:  # fmt: skip
         self._config, self._tensors, self._forward, self._eager, self._n_ctx = config, tensors, forward, eager, n_ctx
         layers = [(config.layer(i).n_head_kv, config.head_dim, config.value_dim) for i in range(config.n_layer)]
@@ -64,14 +64,15 @@ class Caches:
         cache.reserve(1)
         return KeyRotations(self._eager.kernels).find(self._forward, Batch.of([np.zeros(1, np.int64)], [cache], "all"))
 
-    def rotate_keys(self, layer: int, keys: F32, moved: I64) -> F32:
-        """Keys float32 [n, n_head_kv, head_dim] as if they stood ``moved`` positions later."""
+    def rotate_keys(self, layer: int, keys: F32, moved: I64) -> F32 | None:
+        """Stored keys as if they stood ``moved`` positions later; what was done to store them is undone meanwhile."""
         if layer not in self.rotations:
-            return keys
-        rotation, n_head_kv = self.rotations[layer], keys.shape[1]
-        table = self._eager.rope_table(moved, rotation.rotary)
-        flat = keys.reshape(len(keys), -1)
-        return self._eager.rope(flat, table, n_head_kv, rotation.pairing, name="k_shift").reshape(keys.shape)
+            return None
+        rotation, size, ops = self.rotations[layer], self.pool.key_rotation(layer), self._eager
+        flat = ops.hadamard(keys.reshape(len(keys), -1), size, name="k_shift")
+        table = ops.rope_table(moved, rotation.rotary)
+        flat = ops.rope(flat, table, keys.shape[1], rotation.pairing, name="k_shift")
+        return ops.hadamard(flat, size, name="k_shift").reshape(keys.shape)
 
     @functools.cached_property
     def identity(self) -> str:

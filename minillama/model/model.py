@@ -53,7 +53,8 @@ class Model:
     backend
         ``"cpu"``, or ``"reference"``: plain loops, the same bits, slow.
     kv_type
-        ``"f32"`` or ``"f16"``: how keys and values are stored.
+        How keys and values are stored: ``"f32"``, ``"f16"``, ``"bf16"``, ``"q8_0"`` or ``"q4_0"``, or one for keys and
+        one for values, ``("q8_0", "f16")``; see docs/kv-cache.md.
     driver
         ``"captured"`` (the default where numba compiles) replays a recorded plan without Python in between;
         ``"eager"`` runs every operation when the forward pass calls it. The bits are the same.
@@ -76,7 +77,7 @@ class Model:
         extend_context: bool = False,
         threads: int | None = None,
         backend: str = "cpu",
-        kv_type: str = "f32",
+        kv_type: str | tuple[str, str] = "f32",
         driver: str | None = None,
     ) -> None:
         self._family = family(architecture_of(file))

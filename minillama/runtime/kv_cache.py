@@ -9,22 +9,21 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from minillama.errors import ContextFullError, InvalidInputError
-from minillama.gguf.constants import GGMLType
 from minillama.kernels.reference.attention import BLOCK
 from minillama.kernels.types import F32, I64
-from minillama.runtime.kv_format import KVFormat
+from minillama.runtime.kv_format import KV_TYPES, KVFormat, kv_types
+
+if TYPE_CHECKING:
+    from minillama.kernels.reference.kv_kinds import Pair
 
 # Blocks there is room for at first; memory is taken by those that are written. When blocks move, plans are dropped.
 _FIRST_BLOCKS = 16
-
-KV_TYPES: dict[str, np.dtype[Any]] = {"f32": np.dtype(np.float32), "f16": np.dtype(np.uint16)}
-_GGML_TYPES = {"f32": GGMLType.F32, "f16": GGMLType.F16}
 
 
 class CacheOwner(Protocol):
@@ -34,8 +33,11 @@ class CacheOwner(Protocol):
     def identity(self) -> str:
         """What tells it from other models, and other settings of it that give other keys or values."""
 
-    def rotate_keys(self, layer: int, keys: F32, moved: I64) -> F32:
-        """Keys float32 [n, n_head_kv, head_dim] of a layer as if they stood ``moved`` (int64 [n]) positions later."""
+    def rotate_keys(self, layer: int, keys: F32, moved: I64) -> F32 | None:
+        """Stored keys float32 [n, n_head_kv, head_dim] as if they stood ``moved`` (int64 [n]) positions later.
+
+        None: where they stand makes no difference.
+        """
 
 
 class BlockPool:
@@ -46,16 +48,23 @@ class BlockPool:
     shapes
         ``(n_head_kv, head_dim of keys, head_dim of values)`` of each layer.
     kv_type
-        ``"f32"`` or ``"f16"``.
+        How keys and values are stored: a type, or one of keys and one of values (:func:`kv_types`).
+
+    Attributes
+    ----------
+    key_format, value_format
+        How they lie.
+    kind
+        What kernels know the two as.
     """
 
-    def __init__(self, shapes: Sequence[tuple[int, int, int]], kv_type: str = "f32") -> None:
-        if kv_type not in KV_TYPES:
-            raise InvalidInputError(f"kv_type is {kv_type!r}, there are {', '.join(KV_TYPES)}")
-        self.kv_type = kv_type
-        self.dtype = KV_TYPES[kv_type]
-        self.key_format = KVFormat(_GGML_TYPES[kv_type], self.dtype, slot_axis=3)
-        self.value_format = KVFormat(_GGML_TYPES[kv_type], self.dtype, slot_axis=2)
+    def __init__(self, shapes: Sequence[tuple[int, int, int]], kv_type: str | tuple[str, str] = "f32") -> None:
+        keys, values = kv_types(kv_type)
+        self.kv_type = keys if keys == values else f"{keys},{values}"
+        self.key_format = KVFormat(KV_TYPES[keys], is_keys=True)
+        self.value_format = KVFormat(KV_TYPES[values], is_keys=False)
+        kinds = self.key_format.kind, self.value_format.kind
+        self.kind: Pair = kinds[0] if kinds[0] == kinds[1] else kinds
         self.shapes = tuple(shapes)
         self.keys: list[npt.NDArray[Any]] = []
         self.values: list[npt.NDArray[Any]] = []
@@ -71,6 +80,14 @@ class BlockPool:
     def nbytes(self) -> int:
         """Bytes of the keys and values."""
         return sum(array.nbytes for array in (*self.keys, *self.values))
+
+    def key_rotation(self, layer: int) -> int:
+        """How many values of a key are rotated together before they are stored; 0: none."""
+        return self.key_format.rotation(self.shapes[layer][1])
+
+    def value_rotation(self, layer: int) -> int:
+        """The same for values."""
+        return self.value_format.rotation(self.shapes[layer][2])
 
     def take(self) -> int:
         """A block that nobody uses; its contents are whatever they were."""
@@ -110,7 +127,7 @@ class BlockPool:
             arrays[:] = grown
         self._uses = np.concatenate([self._uses, np.zeros(n_blocks - old, np.int64)])
 
-    def rearranged(self, blocks: Sequence[int], positions: I64, rotate: Callable[[int, F32], F32]) -> list[int]:
+    def rearranged(self, blocks: Sequence[int], positions: I64, rotate: Callable[[int, F32], F32 | None]) -> list[int]:
         """New blocks that hold positions of other blocks, one after the other.
 
         Parameters
@@ -120,7 +137,8 @@ class BlockPool:
         positions
             Which of these are wanted, in order.
         rotate
-            ``rotate(layer, keys)`` of float32 keys [n_positions, n_head_kv, head_dim] gives those to be stored.
+            ``rotate(layer, keys)`` of float32 keys [n_positions, n_head_kv, head_dim] gives those to be stored; None:
+            they stay as they are.
         """
         if not len(positions):
             return []
@@ -128,8 +146,9 @@ class BlockPool:
         old = list(blocks)
         try:
             for layer, (keys, values) in enumerate(zip(self.keys, self.values, strict=True)):
-                rotated = rotate(layer, self.key_format.decode(self.key_format.rows(keys[old])[positions]))
-                keys[new] = self.key_format.blocks(self.key_format.encode(rotated))
+                rows = self.key_format.rows(keys[old])[positions]
+                rotated = rotate(layer, self.key_format.decode(rows))
+                keys[new] = self.key_format.blocks(rows if rotated is None else self.key_format.encode(rotated))
                 values[new] = self.value_format.blocks(self.value_format.rows(values[old])[positions])
         except BaseException:
             for block in new:
@@ -170,7 +189,7 @@ class KVCache:
 
     @property
     def kv_type(self) -> str:
-        """``"f32"`` or ``"f16"``."""
+        """How keys and values are stored, such as ``"f16"`` or ``"q8_0,f16"``."""
         return self.pool.kv_type
 
     @property

@@ -6,19 +6,55 @@ value with the block's positions side by side, and the values position by positi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from minillama.errors import InvalidInputError
 from minillama.gguf.constants import GGMLType
 from minillama.kernels.layouts import LAYOUTS
 from minillama.kernels.reference.attention import BLOCK
 from minillama.kernels.scratch import BLOCK_BYTES
 from minillama.kernels.types import F32
 
+if TYPE_CHECKING:
+    from minillama.kernels.reference.kv_kinds import Kind
+
 Blocks = npt.NDArray[Any]
+
+
+KV_TYPES: Mapping[str, GGMLType] = {
+    type_.name.lower(): type_ for type_ in (GGMLType.F32, GGMLType.F16, GGMLType.BF16, GGMLType.Q8_0, GGMLType.Q4_0)
+}
+_DTYPES: Mapping[GGMLType, np.dtype[Any]] = {
+    GGMLType.F32: np.dtype(np.float32),
+    GGMLType.F16: np.dtype(np.uint16),
+    GGMLType.BF16: np.dtype(np.uint16),
+}
+_FLAT = 64  # llama.cpp rotates heads before it quantizes them if they are multiples of so many values
+
+
+def kv_types(kv_type: str | tuple[str, str]) -> tuple[str, str]:
+    """Types of keys and of values: ``"f16"``, ``"q8_0,f16"`` or ``("q8_0", "f16")``.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no such type.
+    """
+    named = kv_type.split(",") if isinstance(kv_type, str) else kv_type
+    if len(named) not in (1, 2) or not set(named) <= set(KV_TYPES):
+        raise InvalidInputError(f"kv_type is {kv_type!r}, there are {', '.join(KV_TYPES)}, and pairs such as q8_0,f16")
+    return named[0], named[-1]
+
+
+def bytes_per_value(kv_type: str | tuple[str, str]) -> float:
+    """What a key or a value takes, on average."""
+    found = [LAYOUTS[KV_TYPES[name]] for name in kv_types(kv_type)]
+    return sum(layout.type_size / layout.block_size for layout in found) / 2
 
 
 @dataclass(frozen=True)
@@ -29,19 +65,55 @@ class KVFormat:
     ----------
     type
         Type of the stored values.
-    dtype
-        Type of the arrays that hold them.
-    slot_axis
-        Axis of an array of blocks that a position's slot in its block is.
+    is_keys
+        Whether it is keys, which lie value by value unless they are packed.
     """
 
     type: GGMLType
-    dtype: np.dtype[Any]
-    slot_axis: int
+    is_keys: bool
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether values are in quantized blocks."""
+        return self.type not in _DTYPES
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the arrays that hold them."""
+        return _DTYPES.get(self.type, np.dtype(np.uint8))
+
+    @property
+    def kind(self) -> Kind:
+        """What kernels know it as."""
+        return self.type if self.type is GGMLType.BF16 or self.is_packed else self.dtype
+
+    @property
+    def slot_axis(self) -> int:
+        """Axis of an array of blocks that a position's slot in its block is."""
+        return 3 if self.is_keys and not self.is_packed else 2
 
     def shape(self, n_head_kv: int, dim: int) -> tuple[int, int, int]:
-        """Shape of a block of a layer with heads of ``dim`` values."""
-        return (n_head_kv, dim, BLOCK) if self.slot_axis == 3 else (n_head_kv, BLOCK, dim)
+        """Shape of a block of a layer with heads of ``dim`` values.
+
+        Raises
+        ------
+        InvalidInputError
+            Heads are not whole blocks of the type.
+        """
+        layout = LAYOUTS[self.type]
+        if dim % layout.block_size:
+            raise InvalidInputError(
+                f"kv_type is {self.type.name.lower()!r}, which takes heads of a multiple of {layout.block_size} "
+                f"values; the model's have {dim}"
+            )
+        width = layout.row_bytes(dim) // self.dtype.itemsize
+        return (n_head_kv, width, BLOCK) if self.slot_axis == 3 else (n_head_kv, BLOCK, width)
+
+    def rotation(self, dim: int) -> int:
+        """How many values of a head are rotated together before they are packed, as llama.cpp does it; 0: none."""
+        if not self.is_packed or dim % _FLAT:
+            return 0
+        return dim & -dim if self.is_keys else _FLAT
 
     def rows(self, blocks: Blocks) -> Blocks:
         """What blocks hold, position by position: [n_blocks * BLOCK, n_head_kv, ...]."""

@@ -23,7 +23,7 @@ class LlamaCppError(Exception):
 
 def logits_after(
     llama: LlamaCpp, model: Path, ids: Sequence[int], more: Sequence[int] = (), *, parts: Sequence[int] = (),
-    shifts: Sequence[tuple[int, int]] = (), kv_type: str | tuple[str, str] = "f32", repack: bool = True,
+    shifts: Sequence[tuple[int, int]] = (), kv_type: str = "f32", repack: bool = True,
     environment: dict[str, str] | None = None,
 ) -> np.ndarray:  # fmt: skip
     """Logits of ``ids`` and then, after shifts (n_keep, n_discard), of ``more`` in parts: [n_tokens, n_vocab]."""
