@@ -196,12 +196,17 @@ def _make_stream(type_: GGMLType) -> Kernel:
     return stream
 
 
-# Of 256 bytes: those of a class, k mod 8, for two classes from 128 bytes each; eight from a vector of 64.
-_of_classes: list[Any] = [
-    make_shuffle([64 * v + 8 * g + c for v in range(2) for g in range(8)]) for c in range(_CLASSES)
-]
-_class_0, _class_1, _class_2, _class_3, _class_4, _class_5, _class_6, _class_7 = _of_classes
-_joined, _twice = make_shuffle(range(32)), make_shuffle([lane // 2 for lane in range(32)])
+_scale_of: list[Any] = [make_shuffle([2 * g, 2 * g, 2 * g + 1, 2 * g + 1] * 8) for g in range(8)]
+_scale_0, _scale_1, _scale_2, _scale_3, _scale_4, _scale_5, _scale_6, _scale_7 = _scale_of
+_first_32, _last_32 = make_shuffle(range(32)), make_shuffle(range(32, 64))
+
+
+@jit
+def _store_scaled(staging: U8, to: int, quants: object, first_scale: object, second_scale: object) -> None:
+    """Write two groups of 32 quants times their scales, in pairs k, k + 8 ordered by k mod 8."""
+    quants = _order(quants)
+    store(staging, to, multiply(to_i16(_first_32(quants, quants)), first_scale))
+    store(staging, to + 64, multiply(to_i16(_last_32(quants, quants)), second_scale))
 
 
 def _make_unpack(type_: GGMLType) -> Kernel:
@@ -216,29 +221,27 @@ def _make_unpack(type_: GGMLType) -> Kernel:
                 q0, q1, q2, q3, scales, low, d, dmin = unpack_block(flat, at)
                 q0, q1 = as_i8(add_number(q0, -offset)), as_i8(add_number(q1, -offset))
                 q2, q3 = as_i8(add_number(q2, -offset)), as_i8(add_number(q3, -offset))
-                scale, to = _twice(narrow_i16(scales), narrow_i16(scales)), 512 * r
-                store(staging, to, multiply(to_i16(_joined(_class_0(q0, q1), _class_0(q2, q3))), scale))
-                store(staging, to + 64, multiply(to_i16(_joined(_class_1(q0, q1), _class_1(q2, q3))), scale))
-                store(staging, to + 128, multiply(to_i16(_joined(_class_2(q0, q1), _class_2(q2, q3))), scale))
-                store(staging, to + 192, multiply(to_i16(_joined(_class_3(q0, q1), _class_3(q2, q3))), scale))
-                store(staging, to + 256, multiply(to_i16(_joined(_class_4(q0, q1), _class_4(q2, q3))), scale))
-                store(staging, to + 320, multiply(to_i16(_joined(_class_5(q0, q1), _class_5(q2, q3))), scale))
-                store(staging, to + 384, multiply(to_i16(_joined(_class_6(q0, q1), _class_6(q2, q3))), scale))
-                store(staging, to + 448, multiply(to_i16(_joined(_class_7(q0, q1), _class_7(q2, q3))), scale))
+                s, to = settled(narrow_i16(scales)), 512 * r
+                _store_scaled(staging, to, q0, _scale_0(s, s), _scale_1(s, s))
+                _store_scaled(staging, to + 128, q1, _scale_2(s, s), _scale_3(s, s))
+                _store_scaled(staging, to + 256, q2, _scale_4(s, s), _scale_5(s, s))
+                _store_scaled(staging, to + 384, q3, _scale_6(s, s), _scale_7(s, s))
                 scatter_32(mins, 512 * block + 4 * r, 64, words_as_i32(narrow_i16(low)))
                 factors[2 * ROWS * block + r] = d
                 factors[2 * ROWS * block + ROWS + r] = dmin
-            for c in range(_CLASSES):
-                transpose(staging, 64 * c, 512, tile, _BLOCK_TILE * block + 1024 * c)
+            for group in range(8):
+                transpose(staging, 64 * group, 512, tile, _BLOCK_TILE * block + 1024 * group)
 
     return unpack
 
 
 @jit
 def _class_sums(whole: object, tile: U8, at: int, other: U8, pairs: int, stride: int) -> object:
-    """Add the 32 products of one class: pair j of every row with that of every token."""
-    for j in range(16):
-        whole = dot_pairs_each(whole, load_i16x32(tile, at + 64 * j), other, pairs + 4 * j, stride)
+    """Add the 32 products of one class: two pairs from each group of 32, of every row with those of every token."""
+    for group in range(8):
+        to, pair = at + 1024 * group, pairs + 8 * group
+        whole = dot_pairs_each(whole, load_i16x32(tile, to), other, pair, stride)
+        whole = dot_pairs_each(whole, load_i16x32(tile, to + 64), other, pair + 4, stride)
     return whole
 
 
@@ -277,7 +280,7 @@ def _make_tile_of_tokens(type_: GGMLType) -> Kernel:
                 low = multiply(multiply(for_each(load_f32x16(factors, 128 * block + 64)), d_other), low)
             whole = zeros_i32_tile()
             for c in range(_CLASSES):
-                whole = _class_sums(whole, tile, _BLOCK_TILE * block + 1024 * c, other, pairs + 64 * c, stride)
+                whole = _class_sums(whole, tile, _BLOCK_TILE * block + 128 * c, other, pairs + 64 * c, stride)
                 if not is_one_sum:
                     at = 4 * ROWS * TOKENS * c
                     store(sums, at, add(load_f32_tile(sums, at), multiply(scale, to_f32(whole))))
