@@ -12,8 +12,9 @@ from pathlib import Path
 
 import minillama as ml
 from minillama.hub import resolve
+from minillama.trace.blocks import block_of, nonfinite_blocks
 from minillama.trace.conditions import differs_from, not_finite
-from minillama.trace.inspection import block_of, nonfinite_blocks, summary
+from minillama.trace.inspection import summary
 from minillama.verify import compare as verify
 
 PROMPT = "The capital of France is"

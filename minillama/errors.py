@@ -44,6 +44,10 @@ class ContextFullError(MinillamaError):
     """More positions were asked for than the cache was made for."""
 
 
+class CacheFileError(MinillamaError, ValueError):
+    """A file does not hold a cache, is damaged, or holds one that this model cannot go on with."""
+
+
 class TokenizerError(MinillamaError, ValueError):
     """Text cannot be encoded, ids cannot be decoded, or the file has no usable vocabulary."""
 

@@ -43,6 +43,8 @@ class TinyFamily:
         Keys under the architecture's prefix, besides those that all models have.
     n_layer
         Number of layers.
+    layers
+        Shapes of tensors of single layers that differ from ``layer``.
     types
         Names of ``TYPES`` to write it with.
     """
@@ -53,6 +55,7 @@ class TinyFamily:
     model: Shapes = field(default_factory=lambda: {"output": (N_VOCAB, E)})
     metadata: Mapping[str, Any] = field(default_factory=dict)
     n_layer: int = 2
+    layers: Mapping[int, Shapes] = field(default_factory=dict)
     types: tuple[str, ...] = ("f16", "quantized")
 
     def write(self, path: Path, types: str) -> Path:
@@ -88,7 +91,9 @@ class TinyFamily:
 
     def _tensors(self) -> Shapes:
         listed: Shapes = {"token_embd": (N_VOCAB, E), "output_norm": (E,), **self.model}
-        listed |= {f"blk.{i}.{name}": shape for i in range(self.n_layer) for name, shape in self.layer.items()}
+        for i in range(self.n_layer):
+            shapes = {**self.layer, **self.layers.get(i, {})}
+            listed |= {f"blk.{i}.{name}": shape for name, shape in shapes.items()}
         return {name if name.endswith(".bias") else f"{name}.weight": shape for name, shape in listed.items()}
 
 
@@ -183,6 +188,19 @@ FAMILIES: Mapping[str, TinyFamily] = {
     "mistral": _llama("window in the metadata, which llama.cpp does not apply", {"attention.sliding_window": 6}),
     "smollm3": TinyFamily(
         "smollm3", "every fourth layer without rotation", {**PRE_NORMS, **attention(), **gated()}, n_layer=4, model=TIED
+    ),
+    "deci": TinyFamily(
+        "deci", "heads and widths that differ from layer to layer", n_layer=3, metadata={
+            "attention.head_count": [HEAD, 2, 6], "attention.head_count_kv": [HEAD_KV, 2, 1],
+            "feed_forward_length": [FF, 768, 256],
+        },
+        layer={**PRE_NORMS, **attention(), **gated()},
+        layers={
+            1: {"attn_q": (128, E), "attn_output": (E, 128), "ffn_gate": (768, E), "ffn_up": (768, E),
+                "ffn_down": (E, 768)},
+            2: {"attn_q": (384, E), "attn_k": (64, E), "attn_v": (64, E), "attn_output": (E, 384),
+                "ffn_gate": (256, E), "ffn_up": (256, E), "ffn_down": (E, 256)},
+        },
     ),
     "qwen2": TinyFamily(
         "qwen2", "biases of queries, keys, values and the head; YaRN", metadata=YARN,

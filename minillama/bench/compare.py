@@ -18,7 +18,7 @@ from minillama.gguf import open as open_gguf
 from minillama.hub import resolve
 from minillama.model.config import read_config
 from minillama.model.model import CHUNK
-from minillama.runtime.kv_cache import KV_TYPES
+from minillama.runtime.kv_format import bytes_per_value, kv_types
 from minillama.runtime.processors import usable_processors
 from minillama.verify import LlamaCpp
 
@@ -80,8 +80,7 @@ def bench(
     n_ctx = max(*prompts, *(depth + n_decode for depth in depths), len(FIRST_IDS))
     if n_ctx > config.n_ctx_train:
         raise InvalidInputError(f"{n_ctx} positions asked for, {config.name} was trained for {config.n_ctx_train}")
-    if kv_type not in KV_TYPES:
-        raise InvalidInputError(f"kv_type is {kv_type!r}, there are {', '.join(KV_TYPES)}")
+    kv_types(kv_type)
 
     report(0, 1, "kernels")
     compile_kernels(path, kv_types=(kv_type,))  # else our side would compile them, and its start would be no warm one
@@ -149,7 +148,7 @@ def _process(side: Side, n_ctx: int, ours: Side, kv_type: str) -> Process:
     assert ours.cache_bytes_per_position is not None  # our worker always tells
     cache = n_ctx * ours.cache_bytes_per_position
     if side is not ours:
-        cache = cache * KV_TYPES[THEIR_KV_TYPE].itemsize // KV_TYPES[kv_type].itemsize
+        cache = int(cache * bytes_per_value(THEIR_KV_TYPE) / bytes_per_value(kv_type))
     return Process(
         load_seconds=side.load_seconds,
         first_token_seconds=side.first_token_seconds,

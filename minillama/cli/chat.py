@@ -13,6 +13,7 @@ from minillama.cli.inputs import decoded
 from minillama.cli.loading import load_model
 from minillama.cli.notices import Notices
 from minillama.cli.options import (
+    cache_option,
     debug_option,
     examples,
     loading_options,
@@ -26,6 +27,7 @@ from minillama.errors import ContextFullError
 
 if TYPE_CHECKING:
     from minillama.generate import Conversation, LanguageModel
+    from minillama.runtime.kv_cache import KVCache
 
 _HELP = "/clear starts anew, /exit or /quit or Ctrl-D leaves, Ctrl-C stops an answer"
 _LEAVE = ("/exit", "/quit")
@@ -46,16 +48,21 @@ _ENDINGS = {
 @max_tokens_option(-1)
 @loading_options
 @sampling_options
+@cache_option
 @debug_option
-def chat(system: str | None, **options: Any) -> None:
+def chat(system: str | None, cache_file: str | None, **options: Any) -> None:
     """Talk to a model; each line is a message.
 
     Commands: /clear starts anew, /help, /exit or /quit (or Ctrl-D) leaves. Ctrl-C stops an answer, not the program.
     When stdin is not a terminal, each of its lines is a message.
     """
+    from minillama.generate import PromptCache
+
     with Notices() as notices:
         model = load_model(options)
-        session = _Session(model, system, sampling_arguments(options), TextOutput(notices))
+        kept = None if cache_file is None else PromptCache(model, cache_file)
+        cache = None if kept is None else kept.cache
+        session = _Session(model, system, cache, sampling_arguments(options), TextOutput(notices))
         if sys.stdin.isatty():
             note(f"{model.config.name}, {model.n_ctx} tokens of context")
             note(_HELP)
@@ -63,6 +70,8 @@ def chat(system: str | None, **options: Any) -> None:
             if line.strip() in _LEAVE:
                 break
             session.take(line.strip())
+        if kept is not None:
+            kept.save()
 
 
 def _lines() -> Iterator[str]:
@@ -86,8 +95,16 @@ def _lines() -> Iterator[str]:
 class _Session:
     """A conversation on the terminal."""
 
-    def __init__(self, model: LanguageModel, system: str | None, options: dict[str, Any], output: TextOutput) -> None:
+    def __init__(
+        self,
+        model: LanguageModel,
+        system: str | None,
+        cache: KVCache | None,
+        options: dict[str, Any],
+        output: TextOutput,
+    ) -> None:
         self._model = model
+        self._cache = cache
         self._start = [{"role": "system", "content": system}] if system is not None else []
         self._options = options
         self._output = output
@@ -105,7 +122,7 @@ class _Session:
             self._answer(line)
 
     def _new(self) -> Conversation:
-        return self._model.conversation(self._start)
+        return self._model.conversation(self._start, cache=self._cache)
 
     def _answer(self, message: str) -> None:
         self._conversation.add("user", message)

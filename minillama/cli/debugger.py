@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import bdb
 import cmd
+import pdb
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -14,12 +16,14 @@ from minillama.cli.output import visible, visible_text
 from minillama.errors import InvalidInputError, MinillamaError
 from minillama.generate import LanguageModel
 from minillama.trace import Recording, Stepper, log_softmax
+from minillama.trace.blocks import block_of
 from minillama.trace.conditions import above, differs_from, not_finite
-from minillama.trace.inspection import block_of, summary
+from minillama.trace.inspection import summary
 from minillama.trace.stepper import Condition
 
 _SLICE = re.compile(r"-?\d*(:-?\d*)?(\s*,\s*-?\d*(:-?\d*)?)*")
 _MOST_SHOWN = 400
+LLAMA_CPP = "llama.cpp"  # in place of a recording's file
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,23 @@ class Breakpoint:
         return stepper.name in self.names and (self.condition is None or self.condition(stepper.name, stepper.value))
 
 
+class _Pdb(pdb.Pdb):
+    """Pdb for one kernel after the other; leaving it leaves them all."""
+
+    left = False
+
+    def set_quit(self) -> None:
+        """Remember it: pdb itself returns as if the kernel had come to its end."""
+        self.left = True
+        super().set_quit()
+
+    def call(self, kernel: Callable[..., Any], *arguments: Any) -> None:
+        """Go into a kernel."""
+        self.runcall(kernel, *arguments)
+        if self.left:
+            raise bdb.BdbQuit
+
+
 class Debugger(cmd.Cmd):
     """Reads commands and does them.
 
@@ -45,17 +66,25 @@ class Debugger(cmd.Cmd):
     stepper
         The pass.
     stdin, stdout
-        Where commands come from, and where answers go. Commands from a file are echoed.
+        Where commands come from, and where answers go.
+    echo
+        Whether the commands are a file's: they are shown, and the first mistake ends them.
+    llama_cpp
+        Records llama.cpp's run, if it is asked for.
     """
 
     prompt = "(step) "
 
-    def __init__(self, model: LanguageModel, stepper: Stepper, stdin: IO[str], stdout: IO[str], *, echo: bool) -> None:
+    def __init__(
+        self, model: LanguageModel, stepper: Stepper, stdin: IO[str], stdout: IO[str], *, echo: bool,
+        llama_cpp: Callable[[], Recording] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(stdin=stdin, stdout=stdout)
         self.use_rawinput = not echo
         self.prompt = "" if echo else self.prompt
         self.model, self.stepper, self.failed = model, stepper, False
-        self._echo = echo
+        self._echo, self._llama_cpp = echo, llama_cpp
+        self._recordings: dict[str, Recording] = {}
         self._breakpoints: dict[int, Breakpoint] = {}
 
     def say(self, text: str) -> None:
@@ -110,6 +139,20 @@ class Debugger(cmd.Cmd):
                 self.say(f"breakpoint {number}: {point.text}")
         self._ran_to(name)
 
+    def do_pdb(self, _argument: str) -> None:
+        """pdb: go with pdb into the kernels that make the next value; its own "continue" leads out of each.
+
+        Kernels must be plain Python: NUMBA_DISABLE_JIT=1 minillama step ... --backend reference
+        """
+        streams = (self.stdin, self.stdout) if self._echo else (None, None)
+        inner = _Pdb(stdin=streams[0], stdout=streams[1], nosigint=True, readrc=not self._echo)
+        try:
+            self.stepper.next(inner.call)
+        except bdb.BdbQuit:
+            self.say("left pdb before the value was there")
+        else:
+            self._show()
+
     def do_back(self, argument: str) -> None:
         """back [POINT]: return to an earlier value, the one before if none is named."""
         if self.stepper.back(argument or None) is None:
@@ -121,8 +164,9 @@ class Debugger(cmd.Cmd):
         """break POINT | layer N | nan | above X | differs FILE: stop there.
 
         nan is the first NaN or infinity; above X an absolute value over X; differs FILE the first value that is not
-        that of a recording, made by "minillama trace --save", ours or llama.cpp's. A point may come before the last
-        three: break blk.*.l_out above 100. Without anything: list the breakpoints.
+        that of a recording made by "minillama trace --save", or of llama.cpp if FILE is llama.cpp ("minillama step
+        --llama-cpp FOLDER"). A point may come before the last three: break blk.*.l_out above 100. Without anything:
+        list the breakpoints.
         """
         if argument:
             number = max(self._breakpoints, default=0) + 1
@@ -178,8 +222,8 @@ class Debugger(cmd.Cmd):
         self.say(f"{self.stepper.operation.name}, {self.stepper.operation.n_items} items:\n{self.stepper.source()}")
 
     def do_diff(self, argument: str) -> None:
-        """diff FILE: how far the current value is from that of a recording."""
-        self.say(str(self.stepper.diff(Recording.load(_wanted(argument, "a file")))))
+        """diff FILE: how far the current value is from that of a recording, or of llama.cpp (see break)."""
+        self.say(str(self.stepper.diff(self._recording(argument))))
 
     def do_weight(self, argument: str) -> None:
         """weight NAME [ROW BLOCK]: a tensor of the file, or one of its packed blocks, field by field."""
@@ -191,11 +235,7 @@ class Debugger(cmd.Cmd):
             self.say(repr(weight))
             return
         row, index = (_number(text, "", int) for text in (*place, "0")[:2])
-        block = block_of(weight, row, index)
-        self.say(f"{block.type} block [{row}, {index}] of {block.weight}")
-        for field, raw, number in block.fields:
-            self.say(f"  {field:8} {raw.hex(' ', 4)}" + ("" if number is None else f" = {number:.9g}"))
-        self.say("  decoded  " + np.array2string(block.values, precision=5, max_line_width=106).replace("\n", "\n  "))
+        self.say(str(block_of(weight, row, index)))
 
     def do_points(self, argument: str) -> None:
         """points [PATTERN]: names of the values of this pass."""
@@ -253,13 +293,23 @@ class Debugger(cmd.Cmd):
         make = _CONDITIONS.get(words[0])
         if make is None:
             raise InvalidInputError(f"no condition {words[0]!r}, there are {', '.join(_CONDITIONS)}")
-        return Breakpoint(text, names, make(" ".join(words[1:])))
+        return Breakpoint(text, names, make(self, " ".join(words[1:])))
+
+    def _recording(self, name: str) -> Recording:
+        if name not in self._recordings:
+            if name != LLAMA_CPP:
+                self._recordings[name] = Recording.load(_wanted(name, "a file"))
+            elif self._llama_cpp is not None:
+                self._recordings[name] = self._llama_cpp()
+            else:
+                raise InvalidInputError("where llama.cpp is has to be given: minillama step --llama-cpp FOLDER")
+        return self._recordings[name]
 
 
-_CONDITIONS: dict[str, Callable[[str], Condition]] = {
-    "nan": lambda _argument: not_finite,
-    "above": lambda argument: above(_number(argument, "", float)),
-    "differs": lambda argument: differs_from(Recording.load(_wanted(argument, "a file"))),
+_CONDITIONS: dict[str, Callable[[Debugger, str], Condition]] = {
+    "nan": lambda _debugger, _argument: not_finite,
+    "above": lambda _debugger, argument: above(_number(argument, "", float)),
+    "differs": lambda debugger, argument: differs_from(debugger._recording(argument)),
 }
 
 

@@ -12,6 +12,7 @@ from minillama.cli.inputs import read_prompt
 from minillama.cli.loading import load_model
 from minillama.cli.notices import Notices
 from minillama.cli.options import (
+    cache_option,
     debug_option,
     examples,
     file_option,
@@ -26,7 +27,7 @@ from minillama.cli.output import counted, note, print_json
 from minillama.cli.streaming import TextOutput
 
 if TYPE_CHECKING:
-    from minillama.generate import Generation, Timings
+    from minillama.generate import Generation, LanguageModel, PromptCache, Timings
     from minillama.generate.loop import Run
     from minillama.sampling import TokenLogprobs
     from minillama.tokenizer import Tokenizer
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         'minillama generate "The capital of France is"',
         'minillama generate "Once upon a time" -n 64 --temp 0.8 --seed 1',
         "git diff | minillama generate -f - --json",
+        "minillama generate -f long.txt --cache long.kv",
     )
 )
 @click.argument("prompt", required=False)
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 @loading_options
 @sampling_options
 @special_option
+@cache_option
 @file_option
 @click.option("--logprobs", type=int, metavar="N", help="With --json: log probabilities, and those of N alternatives.")
 @click.option("--stats", is_flag=True, help="Print speeds on stderr also when stdout is not a terminal.")
@@ -56,12 +59,14 @@ def generate(prompt: str | None, file: str | None, as_json: bool, stats: bool, *
     """
     if options["logprobs"] is not None and not as_json:
         raise click.UsageError("--logprobs needs --json")
+    from minillama.generate import PromptCache
+
     text = read_prompt(prompt, file)
     with Notices() as notices:
         model = load_model(options)
+        kept = None if options["cache_file"] is None else PromptCache(model, options["cache_file"])
         run = model.start(
-            text,
-            parse_special=options["parse_special"],
+            **_prompt(model, text, options["parse_special"], kept),
             logprobs=options["logprobs"],
             **sampling_arguments(options),
         )
@@ -72,8 +77,19 @@ def generate(prompt: str | None, file: str | None, as_json: bool, stats: bool, *
             print_json(_report(run.result(), options["model"], model.tokenizer))
         else:
             _stream(run, text, TextOutput(notices))
+        if kept is not None:
+            kept.save()
     if stats or (sys.stdout.isatty() and sys.stderr.isatty() and not as_json):
         note(_summary(run.result(), notices.compiled > 0))
+
+
+def _prompt(model: LanguageModel, text: str, parse_special: bool, kept: PromptCache | None) -> dict[str, Any]:
+    """The prompt as arguments of ``model.start``: what a cache holds of it is not given again."""
+    if kept is None:
+        return {"prompt": text, "parse_special": parse_special}
+    ids = model.tokenizer.encode(text, parse_special=parse_special)
+    shared = kept.begin(ids) if ids else 0
+    return {"prompt": ids[shared:], "cache": kept.cache, "earlier": ids[:shared]}
 
 
 def _stream(run: Run, prompt: str, output: TextOutput) -> None:

@@ -6,10 +6,12 @@ Values are checked by the library.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 DEBUG = "minillama.debug"
 DEFAULT_MODEL = "smollm2-135m"
@@ -17,7 +19,7 @@ DEFAULT_MODEL = "smollm2-135m"
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Decorator = Callable[[_Command], _Command]
 
-_LOADING = ("n_ctx", "threads", "backend", "kv_type")
+_LOADING = ("n_ctx", "extend_context", "threads", "backend", "kv_type")
 _NEEDS_RANDOMNESS = ("top_k", "top_p", "min_p", "seed")
 _SAMPLING = (
     "temperature",
@@ -60,18 +62,54 @@ model_option = click.option(
 file_option = click.option(
     "-f", "--file", metavar="PATH", help="Read the text from this file instead; - reads standard input."
 )
+cache_option = click.option(
+    "--cache", "cache_file", metavar="FILE",
+    help="Keep what was computed in FILE; a prompt that begins alike computes the rest.",
+)  # fmt: skip
 special_option = click.option(
     "--special", "parse_special", is_flag=True, help="Special tokens in the text, such as <|im_end|>, count as such."
 )
 
 loading_options = _together(
     model_option,
-    click.option("-c", "--ctx-size", "n_ctx", type=int, metavar="N", help="Context in tokens (default: as trained)."),
+    click.option(
+        "-c", "--ctx-size", "--n-ctx", "n_ctx", type=int, metavar="N", help="Context in tokens (default: as trained)."
+    ),
+    click.option("--extend-context", is_flag=True, help="Allow a context longer than the model was trained for."),
     click.option("-t", "--threads", type=int, metavar="N", help="Threads (default: the processors we may use)."),
-    click.option("--kv-type", metavar="TYPE", help="How keys and values are stored: f32 (default) or f16."),
+    click.option(
+        "--kv-type",
+        metavar="TYPE[,TYPE]",
+        help="How keys and values are stored: f32 (default), f16, bf16, q8_0, q4_0; or of each, as in q8_0,f16.",
+    ),
     click.option("--backend", metavar="NAME", help="cpu (default), or reference: plain loops, same bits, slow."),
     click.option("--no-mmap", is_flag=True, help="Read the whole file first, for network drives."),
 )
+
+
+def text_arguments(*names: str) -> _Decorator[Any]:
+    """Return the arguments ``[MODEL] NAME...``: words for the names, before them the model if -m does not name it.
+
+    It is the decorator next to the function. A single name may be left out, or given by --file; it is None then.
+    """
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        def with_model(words: tuple[str, ...], **options: Any) -> Any:
+            by_file = len(names) == 1 and options.get("file") is not None
+            n_texts = 0 if by_file and len(words) == 1 else len(names)
+            if len(words) == n_texts + 1:
+                if click.get_current_context().get_parameter_source("model") is ParameterSource.COMMANDLINE:
+                    raise click.UsageError(f"two models: {words[0]!r} and --model {options['model']!r}")
+                options["model"], words = words[0], words[1:]
+            left_out = not words and len(names) == 1
+            if len(words) != n_texts and not left_out:
+                raise click.UsageError(f"found {len(words)} words, wanted {shown} (a text of several words in quotes)")
+            return command(**dict(zip(names, words or (None,) * len(names), strict=True)), **options)
+
+        shown = " ".join(("[MODEL]", *(name.upper() for name in names)))
+        return click.argument("words", nargs=-1, metavar=shown)(functools.update_wrapper(with_model, command))
+
+    return decorate
 
 
 def _parse_biases(_ctx: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[int, float]:

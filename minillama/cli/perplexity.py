@@ -10,21 +10,23 @@ import click
 
 from minillama.cli.inputs import decoded
 from minillama.cli.loading import load_reader
-from minillama.cli.options import debug_option, examples, json_option, loading_options
+from minillama.cli.options import debug_option, examples, json_option, loading_options, text_arguments
 from minillama.cli.output import note, print_json, print_table, status_line, table, visible
 
 
 @click.command(
     epilog=examples("minillama perplexity text.txt", "minillama perplexity text.txt --chunk 128 --tokens --json")
 )
-@click.argument("file")
 @click.option("--chunk", type=int, default=512, show_default=True, metavar="N", help="Tokens that are read at a time.")
 @click.option("--tokens", "show_tokens", is_flag=True, help="List every token that counts with its surprise in bits.")
 @click.option("-o", "--output", metavar="FILE", help="Draw the surprise of each token.")
 @loading_options
 @json_option
 @debug_option
-def perplexity(file: str, chunk: int, show_tokens: bool, output: str | None, as_json: bool, **options: Any) -> None:
+@text_arguments("file")
+def perplexity(
+    file: str | None, chunk: int, show_tokens: bool, output: str | None, as_json: bool, **options: Any
+) -> None:
     """Measure the perplexity of the text in FILE by llama.cpp's method.
 
     The text is read in chunks, each for itself, and the second half of each counts.
@@ -32,7 +34,9 @@ def perplexity(file: str, chunk: int, show_tokens: bool, output: str | None, as_
     from minillama.generate.scoring import perplexity as measure
     from minillama.trace.figures import surprise_figure
 
-    text = decoded(Path(file).read_bytes(), file)
+    if file is None:
+        raise click.UsageError("give a FILE")
+    text = decoded(Path(file).read_bytes(), file).removesuffix("\n")  # as llama.cpp reads it
     model = load_reader(options)
     with status_line("reading") as progress:
         found = measure(model, text, n_ctx=chunk, progress=lambda done, total: progress(done, total, "chunk"))

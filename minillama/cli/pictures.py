@@ -18,6 +18,7 @@ from minillama.cli.options import (
     loading_options,
     max_tokens_option,
     special_option,
+    text_arguments,
 )
 from minillama.cli.output import note, print_json, print_table, table, visible
 from minillama.errors import InvalidInputError
@@ -32,8 +33,8 @@ _output = click.option("-o", "--output", metavar="FILE", help="Write a picture, 
 
 def _reading(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command its prompt, and the options of all commands that read one."""
-    argument = click.argument("prompt", required=False)
-    for decorator in (debug_option, json_option, file_option, special_option, loading_options, _output, argument):
+    argument = text_arguments("prompt")
+    for decorator in (argument, debug_option, json_option, file_option, special_option, loading_options, _output):
         command = decorator(command)
     return command
 
@@ -147,14 +148,13 @@ def norms(prompt: str | None, file: str | None, output: str | None, as_json: boo
         'minillama patch "France has" "Italy has" --answers " Paris" " Rome"',
     )
 )
-@click.argument("clean")
-@click.argument("corrupted")
 @click.option("--answers", nargs=2, required=True, metavar="A B", help="The answers of the two texts: a token each.")
 @click.option("--point", default="l_out", show_default=True, metavar="NAME", help="Which value of each layer.")
 @_output
 @loading_options
 @json_option
 @debug_option
+@text_arguments("clean", "corrupted")
 def patch(
     clean: str, corrupted: str, answers: tuple[str, str], point: str, output: str | None, as_json: bool, **options: Any
 ) -> None:
@@ -217,12 +217,12 @@ def entropy(
 
 
 @click.command("inspect", epilog=examples('minillama inspect "The capital of France is" -o report.html'))
-@click.argument("prompt", required=False)
 @click.option("-o", "--output", default="report.html", show_default=True, metavar="FILE", help="The page to write.")
 @loading_options
 @special_option
 @file_option
 @debug_option
+@text_arguments("prompt")
 def inspect_(prompt: str | None, file: str | None, output: str, **options: Any) -> None:
     """Write a page about a pass over PROMPT: tokens to click, layers to scroll, attention maps, logit lens.
 

@@ -11,7 +11,15 @@ import click
 
 from minillama.cli.inputs import read_prompt
 from minillama.cli.loading import find_file, load_reader
-from minillama.cli.options import debug_option, examples, file_option, json_option, loading_options, special_option
+from minillama.cli.options import (
+    debug_option,
+    examples,
+    file_option,
+    json_option,
+    loading_options,
+    special_option,
+    text_arguments,
+)
 from minillama.cli.output import note, print_json, print_table, table, visible
 
 if TYPE_CHECKING:
@@ -29,7 +37,6 @@ _SHOWN = 12
         'minillama trace "Paris is" --llama-cpp path/to/site --save theirs.npz',
     )
 )
-@click.argument("prompt", required=False)
 @click.option("--record", multiple=True, metavar="POINT", help="Points to record, such as blk.*.l_out (default: *).")
 @click.option(
     "--position", "positions", type=int, multiple=True, metavar="N", help="Positions to record; -1: the last."
@@ -43,6 +50,7 @@ _SHOWN = 12
 @file_option
 @json_option
 @debug_option
+@text_arguments("prompt")
 def trace(
     prompt: str | None, file: str | None, record: tuple[str, ...], positions: tuple[int, ...], save: str | None,
     llama_cpp: str | None, as_json: bool, **options: Any,
@@ -60,7 +68,7 @@ def trace(
     if llama_cpp is None:
         recording = model.trace(ids, record or "*", positions=list(positions) or None)
     else:
-        recording = _theirs(model, options["model"], ids, Path(llama_cpp))
+        recording = llama_cpp_run(model, options["model"], ids, llama_cpp)
     if save is not None:
         recording.save(save)
         note(f"{len(recording)} points, {recording.nbytes / 1e6:.1f} MB, in {save}")
@@ -70,11 +78,12 @@ def trace(
         _print_values(recording)
 
 
-def _theirs(model: LanguageModel, name: str, ids: list[int], folder: Path) -> Recording:
+def llama_cpp_run(model: LanguageModel, name: str, ids: list[int], folder: str) -> Recording:
+    """Return what llama.cpp, imported from a folder, computes for a text."""
     from minillama.verify.llama_cpp import LlamaCpp
     from minillama.verify.recording import llama_cpp_recording
 
-    return llama_cpp_recording(model, find_file(name), ids, LlamaCpp(folder))
+    return llama_cpp_recording(model, find_file(name), ids, LlamaCpp(Path(folder)))
 
 
 def _summaries(recording: Recording) -> Iterator[dict[str, Any]]:

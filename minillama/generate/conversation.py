@@ -10,13 +10,14 @@ from minillama.generate.result import Generation, Piece
 
 if TYPE_CHECKING:
     from minillama.generate.language_model import LanguageModel
+    from minillama.runtime.kv_cache import KVCache
 
 
 class Conversation:
     """Messages, and the cache of what the model has read of them.
 
     Made by ``model.conversation()``. Each reply renders all messages with the chat template, finds how much of that
-    is in the cache, and computes the rest.
+    is in the cache, and computes the rest. A cache that is given may hold something else: it is cut to what fits.
 
     Attributes
     ----------
@@ -25,11 +26,12 @@ class Conversation:
         half-way.
     """
 
-    def __init__(self, model: LanguageModel, messages: Iterable[Mapping[str, Any]] = ()) -> None:
+    def __init__(
+        self, model: LanguageModel, messages: Iterable[Mapping[str, Any]] = (), *, cache: KVCache | None = None
+    ) -> None:
         self.messages: list[Mapping[str, Any]] = list(messages)
         self._model = model
-        self._cache = model.new_cache()
-        self._cached: list[int] = []
+        self._cache = model.new_cache() if cache is None else cache
 
     def add(self, role: str, content: str) -> None:
         """Add a message."""
@@ -51,7 +53,7 @@ class Conversation:
         if "cache" in options:
             raise InvalidInputError("a conversation has a cache of its own")
         ids = self._prompt_ids()
-        shared = self._shared_prefix(ids)
+        shared = min(self._cache.shared_prefix(ids), len(ids) - 1)  # at least one id is left to compute
         self._cache.truncate(shared)
         run = self._model.start(
             ids[shared:], cache=self._cache, earlier=ids[:shared], **{"max_tokens": None, **options}
@@ -59,7 +61,6 @@ class Conversation:
         try:
             yield from run.pieces()
         finally:
-            self._cached = [*ids, *run.tokens][: len(self._cache)]
             result = run.result()
             if run.tokens:
                 self.add("assistant", result.text)
@@ -73,11 +74,3 @@ class Conversation:
         # Templates that write the beginning-of-sequence token themselves must not get a second one.
         add_special = not (template.bos_token and text.startswith(template.bos_token))
         return tokenizer.encode(text, add_special=add_special, parse_special=True)
-
-    def _shared_prefix(self, ids: list[int]) -> int:
-        """How many of the cached ids begin the prompt; at least one id is left to compute."""
-        limit = min(len(self._cached), len(ids) - 1)
-        for i in range(limit):
-            if self._cached[i] != ids[i]:
-                return i
-        return limit

@@ -35,9 +35,10 @@ def load(
     model: str | os.PathLike[str] = "smollm2-135m",
     *,
     n_ctx: int | None = None,
+    extend_context: bool = False,
     threads: int | None = None,
     backend: str = "cpu",
-    kv_type: str = "f32",
+    kv_type: str | tuple[str, str] = "f32",
     driver: str | None = None,
     use_mmap: bool = True,
     progress: Progress | None = None,
@@ -51,12 +52,15 @@ def load(
         ``"hf:owner/repo:file-or-quant"``. What is not on this machine yet is fetched, verified and cached.
     n_ctx
         Positions a cache may hold; the default is what the model was trained for.
+    extend_context
+        Allow more positions than that; what the model makes of them is another matter.
     threads
         Threads to compute with; the default is the processors this process may use.
     backend
         ``"cpu"``, or ``"reference"``: plain loops with the same bits, to be stepped through.
     kv_type
-        ``"f32"`` or ``"f16"``: how keys and values are stored.
+        How keys and values are stored: ``"f32"``, ``"f16"``, ``"bf16"``, ``"q8_0"`` or ``"q4_0"``, or one for keys and
+        one for values, ``("q8_0", "f16")``; see docs/kv-cache.md.
     driver
         ``"captured"`` (the default where numba compiles) replays a recorded plan; ``"eager"`` runs every operation when
         the forward pass calls it, for debuggers. The bits are the same.
@@ -75,7 +79,10 @@ def load(
         The model cannot be found or fetched.
     """
     file = open_gguf(resolve(model, progress), use_mmap=use_mmap)
-    return LanguageModel(file, n_ctx=n_ctx, threads=threads, backend=backend, kv_type=kv_type, driver=driver)
+    return LanguageModel(
+        file, n_ctx=n_ctx, extend_context=extend_context, threads=threads, backend=backend, kv_type=kv_type,
+        driver=driver,
+    )  # fmt: skip
 
 
 class LanguageModel(Model):
@@ -90,6 +97,7 @@ class LanguageModel(Model):
         TokenizerError
             The file has no vocabulary; the model still works on token ids.
         """
+        self._file.check()
         return Tokenizer.from_metadata(self.metadata)
 
     @functools.cached_property
@@ -160,9 +168,12 @@ class LanguageModel(Model):
         """Answer a conversation, ``[{"role": "user", "content": "Hi"}, ...]``; options as for :meth:`stream`."""
         return self.conversation(messages).reply(**options)
 
-    def conversation(self, messages: Iterable[Mapping[str, Any]] = ()) -> Conversation:
-        """A conversation that keeps its cache, so that a turn computes only what is new."""
-        return Conversation(self, messages)
+    def conversation(self, messages: Iterable[Mapping[str, Any]] = (), *, cache: KVCache | None = None) -> Conversation:
+        """A conversation that keeps its cache, so that a turn computes only what is new.
+
+        A cache that is given is used: what it holds of the conversation is not computed again, and the rest is dropped.
+        """
+        return Conversation(self, messages, cache=cache)
 
     def start(self, prompt: Prompt, **options: Any) -> Run:
         """A generation that has not begun: iterate over its ``pieces()``, then ask for its ``result()``."""

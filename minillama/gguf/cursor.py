@@ -1,4 +1,4 @@
-"""Bounds-checked reading of little-endian fields from a buffer."""
+"""Bounds-checked reading of fields from a buffer, in either byte order."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import struct
 from minillama.errors import GGUFError
 from minillama.gguf.constants import MAX_NAME_BYTES
 
-_U32 = struct.Struct("<I")
-_U64 = struct.Struct("<Q")
+_ORDERS = ("<", ">")
+_U32 = {order: struct.Struct(f"{order}I") for order in _ORDERS}
+_U64 = {order: struct.Struct(f"{order}Q") for order in _ORDERS}
 
 
 def quoted(name: str) -> str:
@@ -25,12 +26,18 @@ class Cursor:
         The whole file.
     path
         Its name, for errors.
+
+    Attributes
+    ----------
+    order
+        ``"<"``, or ``">"`` for a big-endian file.
     """
 
     def __init__(self, data: memoryview, path: str) -> None:
         self.data = data
         self.path = path
         self.pos = 0
+        self.order = "<"
         self.context = "header"  # what is being read, for errors
 
     @property
@@ -57,11 +64,11 @@ class Cursor:
 
     def u32(self, what: str) -> int:
         """Read an unsigned 32-bit integer."""
-        return int(self.unpack(_U32, what))
+        return int(self.unpack(_U32[self.order], what))
 
     def u64(self, what: str) -> int:
         """Read an unsigned 64-bit integer."""
-        return int(self.unpack(_U64, what))
+        return int(self.unpack(_U64[self.order], what))
 
     def take(self, n_bytes: int, what: str) -> memoryview:
         """Read that many bytes, without a copy."""

@@ -22,7 +22,9 @@ Value = Any
 _MIN_PAIR = 14  # bytes: 8 key length, 1 key, 4 type, 1 value
 _MIN_ARRAY = 12  # bytes: 4 element type, 8 count
 _MAX_DEPTH = 4  # arrays within arrays; nothing in the field goes beyond 2
-_STRUCTS = {kind: struct.Struct(code) for kind, (code, _) in SCALAR_FORMATS.items()}
+_STRUCTS = {
+    order: {kind: struct.Struct(order + code[1]) for kind, (code, _) in SCALAR_FORMATS.items()} for order in ("<", ">")
+}
 _DTYPES = {kind: np.dtype(code) for kind, (_, code) in SCALAR_FORMATS.items()}
 
 
@@ -62,7 +64,7 @@ def _read_value(cursor: Cursor, kind: ValueType) -> Value:
         return cursor.string("value")
     if kind is ValueType.ARRAY:
         return _read_array(cursor, 1)
-    return cursor.unpack(_STRUCTS[kind], "value")
+    return cursor.unpack(_STRUCTS[cursor.order][kind], "value")
 
 
 def _read_array(cursor: Cursor, depth: int) -> Value:
@@ -77,11 +79,12 @@ def _read_array(cursor: Cursor, depth: int) -> Value:
     dtype = _DTYPES[kind]
     n = cursor.count(dtype.itemsize, f"{kind.name} elements")
     raw = np.frombuffer(cursor.take(n * dtype.itemsize, "elements"), np.uint8)
-    if kind is not ValueType.BOOL:
+    if kind is not ValueType.BOOL and cursor.order == "<":
         return raw.view(dtype)
-    flags = raw != 0  # a copy: bytes other than 0 and 1 are not valid booleans for numpy
-    flags.flags.writeable = False
-    return flags
+    # A copy: bytes other than 0 and 1 are not valid booleans for numpy.
+    copied = raw != 0 if kind is ValueType.BOOL else raw.view(dtype.newbyteorder(">")).astype(dtype)
+    copied.flags.writeable = False
+    return copied
 
 
 class Required:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import mmap
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from minillama.errors import GGUFError, UnsupportedError
+from minillama.gguf.byteorder import swap_tensors
 from minillama.gguf.constants import (
     ALIGNMENT_KEY,
     DEFAULT_ALIGNMENT,
@@ -18,6 +17,7 @@ from minillama.gguf.constants import (
 )
 from minillama.gguf.cursor import Cursor, quoted
 from minillama.gguf.metadata import Value, read_metadata, read_pair_count
+from minillama.gguf.storage import Storage
 from minillama.gguf.tensors import MIN_TENSOR_ENTRY, TensorInfo, padded, read_tensors
 
 _NOT_GGUF = (  # lower-case beginnings of files that people open by mistake
@@ -39,38 +39,33 @@ class Part:
 
     path: Path
     version: int
+    byte_order: str
     alignment: int
     metadata: dict[str, Value]
     types: dict[str, ValueType]
     tensors: dict[str, TensorInfo]
+    storage: Storage
 
 
 def read_part(path: Path, use_mmap: bool) -> Part:
-    """Read everything of a file but the tensors' bytes."""
-    cursor = Cursor(_file_bytes(path, use_mmap), str(path))
+    """Read everything of a file but the tensors' bytes; a big-endian file whole, because it is converted."""
+    storage = Storage(path, use_mmap)
+    cursor = Cursor(storage.data, str(path))
     version = _read_version(cursor)
+    big_endian = cursor.order == ">"
+    if big_endian:
+        memory = storage.writable()
+        cursor.data = storage.data
     n_tensors = cursor.count(MIN_TENSOR_ENTRY, "tensors")
     metadata, types = read_metadata(cursor, read_pair_count(cursor))
     alignment = _alignment(metadata, types, str(path))
-    tensors, end = read_tensors(cursor, n_tensors, alignment)
+    tensors, end = read_tensors(cursor, n_tensors, alignment, storage)
     if all(tensor.nbytes is not None for tensor in tensors.values()):
         _refuse_joined(cursor, end, alignment)
-    return Part(path, version, alignment, metadata, types, tensors)
-
-
-def _file_bytes(path: Path, use_mmap: bool) -> memoryview:
-    """Map the file, or read it into memory that begins at a page too."""
-    with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if size == 0:
-            raise GGUFError("the file is empty", path=str(path))
-        if use_mmap:
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        memory = mmap.mmap(-1, size)
-        found = file.readinto(memory)
-        if found < size:
-            raise GGUFError(f"the file shrank while it was read: {size} bytes wanted, {found} found", path=str(path))
-        return memoryview(memory).toreadonly()
+    if big_endian:
+        swap_tensors(memory, tensors.values())
+    byte_order = "big" if big_endian else "little"
+    return Part(path, version, byte_order, alignment, metadata, types, tensors, storage)
 
 
 def _read_version(cursor: Cursor) -> int:
@@ -79,11 +74,12 @@ def _read_version(cursor: Cursor) -> int:
         raise cursor.error(f"magic {magic!r} found, {MAGIC!r} wanted{_guess(bytes(cursor.data[:64]))}")
     cursor.pos = len(MAGIC)
     version = cursor.u32("version")
+    if version & 0xFFFF == 0 and version != 0:  # ggml's test; the magic itself is never swapped
+        cursor.order, cursor.pos = ">", len(MAGIC)
+        version = cursor.u32("version")
     if version in READABLE_VERSIONS:
         return version
     wanted = " and ".join(map(str, READABLE_VERSIONS))
-    if version & 0xFFFF == 0 and version != 0:  # ggml's test; the magic itself is never swapped
-        raise UnsupportedError(f"{cursor.path}: big-endian file; minillama reads little-endian ones")
     if version == 1:
         raise UnsupportedError(
             f"{cursor.path}: GGUF version 1, whose counts have 32 bits; minillama, like ggml, reads versions {wanted}"

@@ -24,13 +24,16 @@ D = TypeVar("D")
 def open(path: str | os.PathLike[str], *, use_mmap: bool = True) -> GGUFFile:
     """Open a GGUF file of version 2 or 3 and check it; of a split model, any shard opens the whole.
 
+    A big-endian file is read whole and converted.
+
     Parameters
     ----------
     path
         The file.
     use_mmap
         Map the file, so that only what is used is read. False reads all of it now, which is faster on disks where
-        page faults are slow. A mapped file must not be cut short while it is open.
+        page faults are slow. A mapped file must not be cut short while it is used: that is noticed, and an error, when
+        a pass begins or a tensor is asked for, but a page that is missing when it is touched ends the process.
 
     Returns
     -------
@@ -42,7 +45,8 @@ def open(path: str | os.PathLike[str], *, use_mmap: bool = True) -> GGUFFile:
     GGUFError
         The file is damaged, incomplete or contradicts itself.
     UnsupportedError
-        The file is of a version or byte order that minillama does not read.
+        The file is of a version that minillama does not read, or is big-endian and has a tensor of a type whose order
+        of bytes is not settled.
     OSError
         The file cannot be opened at all.
     """
@@ -63,6 +67,8 @@ class GGUFFile:
         All files: one, or the shards in order.
     version
         Version of the format, 2 or 3.
+    byte_order
+        ``"little"`` or ``"big"``: that of the file; what is read here is the machine's.
     alignment
         Tensor offsets are multiples of this many bytes.
     """
@@ -72,8 +78,10 @@ class GGUFFile:
         self.path = first.path
         self.paths = tuple(part.path for part in parts)
         self.version = first.version
+        self.byte_order = first.byte_order
         self.alignment = first.alignment
         self._types = first.types
+        self._storages = tuple(part.storage for part in parts)
         self._metadata: Mapping[str, Value] | None = MappingProxyType(first.metadata)
         tensors = {name: tensor for part in parts for name, tensor in part.tensors.items()}
         self._tensors: Mapping[str, TensorInfo] | None = MappingProxyType(tensors)
@@ -110,6 +118,17 @@ class GGUFFile:
     def get(self, key: str, kind: type[Any], default: Any = REQUIRED) -> Any:
         """Return a metadata value of a known type; see `metadata_value`."""
         return metadata_value(self.metadata, key, kind, default, path=str(self.path))
+
+    def check(self) -> None:
+        """Raise if a mapped file is no longer what it was when it was opened; works on a closed file too.
+
+        Raises
+        ------
+        GGUFError
+            The file was cut short, written to, or is no longer reachable.
+        """
+        for storage in self._storages:
+            storage.check()
 
     def close(self) -> None:
         """Let go of the file; views of it that are still held stay valid. Closing twice is fine."""

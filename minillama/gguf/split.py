@@ -58,17 +58,21 @@ def _shard_paths(path: Path, own: int, count: int) -> list[Path]:
 
 def _check(parts: list[Part], count: int) -> None:
     holders: dict[str, Path] = {}
+    declared = metadata_value(parts[0].metadata, TENSORS_KEY, int, path=str(parts[0].path))
     for i, part in enumerate(parts):
         path = str(part.path)
         for key, wanted in ((NO_KEY, i), (COUNT_KEY, count)):
             found = metadata_value(part.metadata, key, int, path=path)
             if found != wanted:
                 raise GGUFError(f"key {quoted(key)}: {found} found, {wanted} wanted by the file's name", path=path)
+        total = metadata_value(part.metadata, TENSORS_KEY, int, declared, path=path)
+        if total != declared:
+            message = f"key {quoted(TENSORS_KEY)}: {total} found, {declared} wanted as in {parts[0].path.name}"
+            raise GGUFError(f"{message}: this is another model's shard", path=path)
         for name in part.tensors:
             if name in holders:
                 raise GGUFError(f"tensor {quoted(name)} is in shard {holders[name].name} too", path=path)
             holders[name] = part.path
-    wanted = metadata_value(parts[0].metadata, TENSORS_KEY, int, path=str(parts[0].path))
-    if len(holders) != wanted:
-        message = f"key {quoted(TENSORS_KEY)}: {wanted} tensors declared, {len(holders)} found in all {count} shards"
+    if len(holders) != declared:
+        message = f"key {quoted(TENSORS_KEY)}: {declared} tensors declared, {len(holders)} found in all {count} shards"
         raise GGUFError(message, path=str(parts[0].path))

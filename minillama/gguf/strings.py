@@ -14,10 +14,12 @@ from minillama.gguf.cursor import Cursor
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Positions: TypeAlias = npt.NDArray[np.int64]
 
-_LENGTH = struct.Struct("<Q")
+_LENGTHS = {order: struct.Struct(f"{order}Q") for order in ("<", ">")}
+_LENGTH_BYTES = 8
 _MIN_WINDOW, _MAX_WINDOW = 1 << 12, 1 << 18  # bytes looked at in one go
 _MIN_CHAIN = 64  # strings; a window's look takes as long as so many steps
 _STEPS = 256  # strings taken one by one where the chain is broken
+_NONE: Positions = np.zeros(0, np.int64)
 
 
 class StringArray(Sequence[str]):
@@ -60,7 +62,7 @@ class StringArray(Sequence[str]):
 
     def raw(self, index: int) -> bytes:
         """Return the bytes of one string, as the file has them."""
-        return bytes(self._data[int(self._starts[index]) + _LENGTH.size : int(self._ends[index])])
+        return bytes(self._data[int(self._starts[index]) + _LENGTH_BYTES : int(self._ends[index])])
 
     def raw_list(self) -> list[bytes]:
         """Return the bytes of all strings."""
@@ -69,7 +71,7 @@ class StringArray(Sequence[str]):
         # One copy of the span, then slices of it: half the time of slicing the mapped file.
         first = int(self._starts.min())
         span = bytes(self._data[first : int(self._ends.max())])
-        begins = (self._starts + (_LENGTH.size - first)).tolist()
+        begins = (self._starts + (_LENGTH_BYTES - first)).tolist()
         ends = (self._ends - first).tolist()
         return [span[begin:end] for begin, end in zip(begins, ends, strict=True)]
 
@@ -93,19 +95,19 @@ def read_string_array(cursor: Cursor) -> StringArray:
     Lengths below 256 are a byte followed by seven zero bytes. All places of a window that look so are found at once;
     as long as each one's string ends where the next one begins, they are the strings. A long string, an empty one or
     zero bytes inside text break the chain: then some strings are taken one by one. Windows grow only while the chain
-    holds, so the work stays proportional to the bytes whatever they are.
+    holds, so the work stays proportional to the bytes whatever they are. In a big-endian file all are taken one by one.
     """
-    left = cursor.count(_LENGTH.size, "strings")
+    left = cursor.count(_LENGTH_BYTES, "strings")
     data = np.frombuffer(cursor.data, np.uint8)
     window = _MIN_WINDOW
     pieces: list[Positions] = []
     while left:
-        seen = data[cursor.pos : cursor.pos + min(window, _LENGTH.size + 32 * left)]
-        starts, end = _chain(seen, left)
+        seen = data[cursor.pos : cursor.pos + min(window, _LENGTH_BYTES + 32 * left)]
+        starts, end = _chain(seen, left) if cursor.order == "<" else (_NONE, 0)
         if len(starts) >= _MIN_CHAIN:
             pieces.append(starts + cursor.pos)
             cursor.take(end, "the strings of the array")
-            broken = end + _LENGTH.size <= len(seen)  # what follows was in sight and did not link
+            broken = end + _LENGTH_BYTES <= len(seen)  # what follows was in sight and did not link
             window = _MIN_WINDOW if broken else min(2 * window, _MAX_WINDOW)
         else:
             starts = _step(cursor, min(left, _STEPS))
@@ -124,7 +126,7 @@ def _chain(seen: Bytes, limit: int) -> tuple[Positions, int]:
     candidates = np.flatnonzero(fours[:-3] & fours[3:])  # seven zeros follow: bytes 0..3 and 3..6 of them
     if not len(candidates) or candidates[0] != 0:
         return candidates[:0], 0
-    ends = candidates + seen[candidates] + _LENGTH.size
+    ends = candidates + seen[candidates] + _LENGTH_BYTES
     linked = ends[:-1] == candidates[1:]
     n = min(limit, len(candidates) if linked.all() else int(linked.argmin()) + 1)
     return candidates[:n], int(ends[n - 1])
@@ -133,12 +135,13 @@ def _chain(seen: Bytes, limit: int) -> tuple[Positions, int]:
 def _step(cursor: Cursor, n: int) -> Positions:
     """Take strings one by one and return their starts."""
     starts: list[int] = []
-    data, pos, last = cursor.data, cursor.pos, len(cursor.data) - _LENGTH.size
+    data, pos, last = cursor.data, cursor.pos, len(cursor.data) - _LENGTH_BYTES
+    length = _LENGTHS[cursor.order]
     for _ in range(n):
         if pos > last:
             break
         starts.append(pos)
-        pos += _LENGTH.size + _LENGTH.unpack_from(data, pos)[0]
+        pos += _LENGTH_BYTES + length.unpack_from(data, pos)[0]
     if len(starts) < n or pos > len(data):
         # One string too many, or the last one too long. These two lines raise.
         cursor.pos = pos if pos <= len(data) else starts[-1]

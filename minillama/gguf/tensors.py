@@ -13,6 +13,7 @@ import numpy.typing as npt
 from minillama.errors import UnsupportedError
 from minillama.gguf.constants import BLOCK_SIZE, MAX_DIMS, TYPE_SIZE, GGMLType
 from minillama.gguf.cursor import Cursor, quoted
+from minillama.gguf.storage import Storage
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
@@ -50,7 +51,7 @@ class TensorInfo:
     offset: int
     nbytes: int | None
     path: Path
-    _file_bytes: memoryview = field(repr=False, compare=False)
+    _storage: Storage = field(repr=False, compare=False)
 
     @property
     def type_name(self) -> str:
@@ -64,21 +65,39 @@ class TensorInfo:
 
     @property
     def data(self) -> Bytes:
-        """The bytes, ``[rows, bytes of a row]``: a read-only view of the file, all axes but the last taken as rows."""
+        """The bytes, ``[rows, bytes of a row]``: a read-only view of the file, all axes but the last taken as rows.
+
+        Raises
+        ------
+        UnsupportedError
+            The type's layout is not known.
+        GGUFError
+            The file changed while it was mapped.
+        """
         if self.type is None or self.nbytes is None:
             known = ", ".join(kind.name for kind in GGMLType)
             raise UnsupportedError(
                 f"{self.path}: tensor {quoted(self.name)} has {self.type_name}, whose layout is not known;"
                 f" known are {known}"
             )
+        self._storage.check()
         rows = math.prod(self.shape[:-1])
         row_bytes = (self.shape[-1] if self.shape else 1) // BLOCK_SIZE[self.type] * TYPE_SIZE[self.type]
-        flat = np.frombuffer(self._file_bytes[self.offset : self.offset + self.nbytes], np.uint8)
+        flat = np.frombuffer(self._storage.data[self.offset : self.offset + self.nbytes], np.uint8)
         return flat.reshape(rows, row_bytes)
 
 
-def read_tensors(cursor: Cursor, n_tensors: int, alignment: int) -> tuple[dict[str, TensorInfo], int]:
+def read_tensors(cursor: Cursor, n_tensors: int, alignment: int, storage: Storage) -> tuple[dict[str, TensorInfo], int]:
     """Read the tensor directory and check that every tensor is where ggml wants it and wholly inside the file.
+
+    Parameters
+    ----------
+    cursor
+        Where the directory begins.
+    n_tensors, alignment
+        As the header says.
+    storage
+        What the tensors' bytes are taken from.
 
     Returns
     -------
@@ -95,7 +114,7 @@ def read_tensors(cursor: Cursor, n_tensors: int, alignment: int) -> tuple[dict[s
         if entry.name in entries:
             raise cursor.error("the tensor is there twice", start)
         entries[entry.name] = entry
-    return _place(cursor, entries, alignment)
+    return _place(cursor, entries, alignment, storage)
 
 
 @dataclass(slots=True)
@@ -126,7 +145,9 @@ def _read_entry(cursor: Cursor) -> _Entry:
     return _Entry(name, shape, type_id, offset=cursor.u64("offset"), at=cursor.pos - 8)
 
 
-def _place(cursor: Cursor, entries: dict[str, _Entry], alignment: int) -> tuple[dict[str, TensorInfo], int]:
+def _place(
+    cursor: Cursor, entries: dict[str, _Entry], alignment: int, storage: Storage
+) -> tuple[dict[str, TensorInfo], int]:
     """Turn offsets into places in the file. Like ggml, want each tensor right after the one before it, aligned."""
     base = padded(cursor.pos, alignment) if entries else cursor.pos
     size, path = len(cursor.data), Path(cursor.path)
@@ -145,7 +166,7 @@ def _place(cursor: Cursor, entries: dict[str, _Entry], alignment: int) -> tuple[
         end = begin + (nbytes or 0)
         if end > size:
             raise cursor.error(f"the file is incomplete: at least {end} bytes wanted, {size} found", begin)
-        tensors[entry.name] = TensorInfo(entry.name, entry.shape, kind, entry.type_id, begin, nbytes, path, cursor.data)
+        tensors[entry.name] = TensorInfo(entry.name, entry.shape, kind, entry.type_id, begin, nbytes, path, storage)
         # How far a tensor of unknown type reaches is not known: the next one may begin anywhere after it.
         expected, exact = padded(entry.offset + (nbytes or 0), alignment), kind is not None
     return tensors, end

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numba
 import numpy as np
@@ -15,6 +15,9 @@ from minillama.gguf.constants import GGMLType
 from minillama.kernels.jit import Kernel
 from minillama.kernels.layouts import LAYOUTS
 from minillama.kernels.scratch import DOT_BYTES
+
+if TYPE_CHECKING:
+    from minillama.kernels.reference.kv_kinds import Pair
 
 BACKENDS = ("cpu", "reference")
 
@@ -31,6 +34,9 @@ class KernelSet:
         ``activation_bytes(type, n)``: bytes of a row of ``n`` values converted to an activation type.
     mul_mat_scratch
         ``mul_mat_scratch(type, n, n_tokens)``: bytes of scratch a thread needs for a product with weights of a type.
+    attention
+        Only for caches whose keys and values are of one dtype, as ``attention_window``; ``attention_of_any_kind``
+        is for all, with the limits of ``attention_window``, a head of a token an item.
     mul_mat_rows
         ``mul_mat_rows(type)``: ranges of the weight's rows are best cut at multiples of this.
     """
@@ -42,7 +48,7 @@ class KernelSet:
     mul_mat: Mapping[GGMLType, Kernel]
     mul_mat_scratch: Callable[[GGMLType, int, int], int]
     mul_mat_rows: Callable[[GGMLType], int]
-    store_kv: Mapping[np.dtype[Any], Kernel]
+    store_kv: Mapping[Pair, Kernel]
     attention: Mapping[np.dtype[Any], Kernel]
     attention_items: Callable[[int, int], int]
     attention_scratch: Callable[[int, int], int]
@@ -55,9 +61,13 @@ class KernelSet:
     select_rows: Kernel
     swiglu: Kernel
     attention_window: Mapping[np.dtype[Any], Kernel]
-    attention_scores: Mapping[np.dtype[Any], Kernel]
+    attention_window_items: Callable[[int, int], int]
+    attention_window_scratch: Callable[[int, int, int], int]
+    attention_of_any_kind: Mapping[Pair, Kernel]
+    attention_scores: Mapping[Pair, Kernel]
     attention_soft_max: Kernel
-    attention_outputs: Mapping[np.dtype[Any], Kernel]
+    attention_outputs: Mapping[Pair, Kernel]
+    hadamard: Kernel
     mul_mat_id: Mapping[GGMLType, Kernel]
     soft_max: Kernel
     argsort: Kernel
@@ -88,6 +98,8 @@ def _reference() -> KernelSet:
         dot,
         elementwise,
         experts,
+        hadamard,
+        kv_kinds,
         quantize,
         rope,
         routing,
@@ -103,7 +115,7 @@ def _reference() -> KernelSet:
         mul_mat=dot.MUL_MAT,
         mul_mat_scratch=lambda _type, _n, _n_tokens: DOT_BYTES,
         mul_mat_rows=lambda _type: 1,
-        store_kv=attention.STORE_KV,
+        store_kv=kv_kinds.REFERENCE_STORE_KV,
         attention=attention.ATTENTION,
         attention_items=attention.attention_items,
         attention_scratch=attention.attention_scratch,
@@ -115,10 +127,14 @@ def _reference() -> KernelSet:
         add_bias=elementwise.add_bias,
         select_rows=elementwise.select_rows,
         swiglu=elementwise.swiglu,
-        attention_window=attention_window.ATTENTION_WINDOW,
+        attention_window={dtype: attention_window.ATTENTION_WINDOW[dtype] for dtype in attention.ATTENTION},
+        attention_window_items=attention.attention_items,
+        attention_window_scratch=attention_window.attention_window_scratch,
+        attention_of_any_kind=attention_window.ATTENTION_WINDOW,
         attention_scores=attention_parts.ATTENTION_SCORES,
         attention_soft_max=attention_parts.attention_soft_max,
         attention_outputs=attention_parts.ATTENTION_OUTPUTS,
+        hadamard=hadamard.hadamard,
         mul_mat_id=experts.MUL_MAT_ID,
         soft_max=softmax.SOFT_MAX_EXT[np.dtype(np.float32)],
         argsort=sorting.argsort,
@@ -141,11 +157,12 @@ def _reference() -> KernelSet:
 
 
 def _cpu() -> KernelSet:
-    from minillama.kernels.reference import experts
-    from minillama.kernels.simd import activations, attention, elementwise, mul_mat, rope, store_kv
+    from minillama.kernels.reference import experts, kv_kinds
+    from minillama.kernels.simd import activations, attention, elementwise, mul_mat, rope, store_kv, values
 
+    plain = _reference()
     return replace(
-        _reference(),
+        plain,
         name="cpu",
         quantize=activations.QUANTIZE,
         activation_bytes=activations.activation_bytes,
@@ -153,16 +170,30 @@ def _cpu() -> KernelSet:
         mul_mat_id=experts.mul_mat_id_of(mul_mat.MUL_MAT),
         mul_mat_scratch=mul_mat.mul_mat_scratch,
         mul_mat_rows=mul_mat.mul_mat_rows,
-        store_kv=store_kv.STORE_KV,
+        store_kv=kv_kinds.store_kv_by_kind(store_kv.STORE_KV),
         attention=attention.ATTENTION,
         attention_items=attention.attention_items,
         attention_scratch=attention.attention_scratch,
+        attention_window=attention.ATTENTION_WINDOW,
+        attention_window_items=attention.attention_items,
+        attention_window_scratch=lambda n_kv, head_dim, _value_dim: attention.attention_scratch(n_kv, head_dim),
         rms_norm=elementwise.rms_norm,
         rope_norm=rope.rope_norm,
         rope_neox=rope.rope_neox,
-        add=elementwise.add_rows,
-        add_bias=elementwise.add_bias,
+        add=values.add_rows,
+        add_bias=values.add_bias,
+        select_rows=values.select_rows,
         swiglu=elementwise.swiglu,
+        layer_norm=elementwise.layer_norm,
+        activation={**plain.activation, **values.ACTIVATIONS, "silu": elementwise.silu},
+        gated={**plain.gated, **values.GATED, "swiglu": elementwise.swiglu},
+        swiglu_oai=values.swiglu_oai,
+        scale=values.scale,
+        softcap=values.softcap,
+        div=values.div,
+        mul_row=values.mul_row,
+        mul_column=values.mul_column,
+        select_columns=values.select_columns,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,8 @@ from minillama.gguf import GGUFFile
 from minillama.model.keys import Keys
 
 ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
+# Architectures whose layers may differ in their numbers of heads and in the width of their feed-forward networks.
+PER_LAYER = ("llama", "deci")
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,8 @@ class ModelConfig:
     name
         ``general.name``, or the file's name.
     n_layer, n_embd, n_ff, n_head, n_head_kv
-        Numbers of layers, of values per token, of values inside the feed-forward network, of query and of key heads.
+        Numbers of layers, of values per token, of values inside the feed-forward network, of query and of key heads;
+        the last three of the first layer, if they differ.
     head_dim, value_dim
         Values per key head and per value head.
     n_vocab
@@ -61,6 +64,8 @@ class ModelConfig:
         Experts of a layer, those that each token uses, and values inside one and inside the shared one.
     parallel_residual
         Whether attention and feed-forward network have the same input.
+    n_ff_arr, n_head_arr, n_head_kv_arr
+        ``n_ff``, ``n_head`` and ``n_head_kv`` of each layer, if they differ; see :meth:`layer`.
     """
 
     architecture: str
@@ -97,6 +102,15 @@ class ModelConfig:
     n_ff_exp: int = 0
     n_ff_shexp: int = 0
     parallel_residual: bool = False
+    n_ff_arr: tuple[int, ...] = ()
+    n_head_arr: tuple[int, ...] = ()
+    n_head_kv_arr: tuple[int, ...] = ()
+
+    def layer(self, i: int) -> ModelConfig:
+        """The configuration with layer ``i``'s numbers of heads and of values inside its feed-forward network."""
+        if not self.n_head_arr:
+            return self
+        return replace(self, n_ff=self.n_ff_arr[i], n_head=self.n_head_arr[i], n_head_kv=self.n_head_kv_arr[i])
 
     @property
     def rope_theta_scale(self) -> np.float32:
@@ -198,12 +212,14 @@ def read_config(file: GGUFFile) -> ModelConfig:
     GGUFError
         A key is missing, has the wrong type, or the sizes contradict each other.
     UnsupportedError
-        The file uses a feature that is not implemented: sizes of heads per layer, or an unknown rotary scaling.
+        The file uses a feature that is not implemented: numbers of heads that differ from layer to layer where no layer
+        of the family may, or an unknown rotary scaling.
     """
     keys = Keys(file)
     rules = RULES.get(keys.architecture, Rules())
-    n_embd, n_head = keys.integer("embedding_length"), keys.integer("attention.head_count")
-    n_layer = keys.integer("block_count")
+    n_embd, n_layer = keys.integer("embedding_length"), keys.integer("block_count")
+    sizes = _layer_sizes(keys, n_layer)
+    n_head = sizes["n_head"]
     head_dim = keys.integer("attention.key_length", n_embd // n_head)
     n_ctx_train = keys.integer("context_length")
     eps = "attention.layer_norm_epsilon" if rules.layer_norm else "attention.layer_norm_rms_epsilon"
@@ -212,9 +228,6 @@ def read_config(file: GGUFFile) -> ModelConfig:
         name=file.get("general.name", str, file.path.stem),
         n_layer=n_layer,
         n_embd=n_embd,
-        n_ff=keys.integer("feed_forward_length", 0),
-        n_head=n_head,
-        n_head_kv=keys.integer("attention.head_count_kv", n_head),
         head_dim=head_dim,
         value_dim=keys.integer("attention.value_length", n_embd // n_head),
         n_vocab=_embedding_rows(file),
@@ -223,6 +236,7 @@ def read_config(file: GGUFFile) -> ModelConfig:
         n_rot=keys.integer("rope.dimension_count", head_dim),
         n_ctx_orig=keys.integer("rope.scaling.original_context_length", n_ctx_train),
         parallel_residual=rules.parallel_residual and keys.flag("use_parallel_residual"),
+        **sizes,
         **_rope(keys, rules),
         **_windows(keys, rules, n_layer),
         **_multipliers(keys, rules, n_layer, n_embd // n_head),
@@ -230,6 +244,26 @@ def read_config(file: GGUFFile) -> ModelConfig:
     )
     _check(config, file)
     return config
+
+
+def _layer_sizes(keys: Keys, n_layer: int) -> dict[str, Any]:
+    """Numbers of heads and widths of feed-forward networks: the first layer's, and all of them if they differ."""
+    heads = keys.per_layer("attention.head_count", n_layer)
+    found = {
+        "n_ff": keys.per_layer("feed_forward_length", n_layer, (0,) * n_layer),
+        "n_head": heads,
+        "n_head_kv": keys.per_layer("attention.head_count_kv", n_layer, heads),
+    }
+    first = {name: values[0] for name, values in found.items()}
+    differing = [name for name, values in found.items() if len(set(values)) > 1]
+    if not differing:
+        return first
+    if keys.architecture not in PER_LAYER:
+        raise UnsupportedError(
+            f"{keys.path}: {', '.join(differing)} differ from layer to layer, which is supported in"
+            f" {', '.join(PER_LAYER)}, not in {keys.architecture}"
+        )
+    return {**first, **{f"{name}_arr": values for name, values in found.items()}}
 
 
 def _embedding_rows(file: GGUFFile) -> int:
@@ -307,8 +341,10 @@ def _experts(keys: Keys, rules: Rules) -> dict[str, Any]:
 
 def _check(config: ModelConfig, file: GGUFFile) -> None:
     path = str(file.path)
-    if config.n_head % config.n_head_kv:
-        raise GGUFError(f"head_count {config.n_head} is not a multiple of head_count_kv {config.n_head_kv}", path=path)
+    for layer in map(config.layer, range(config.n_layer)):
+        if layer.n_head % layer.n_head_kv:
+            heads, heads_kv = layer.n_head, layer.n_head_kv
+            raise GGUFError(f"head_count {heads} is not a multiple of head_count_kv {heads_kv}", path=path)
     if config.n_rot % 2 or config.n_rot > config.head_dim:
         raise GGUFError(
             f"rope.dimension_count is {config.n_rot}, an even number up to the head's {config.head_dim} is wanted",

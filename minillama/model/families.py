@@ -43,6 +43,7 @@ _QK_NORM = {"qk_norm": "head"}
 
 FAMILIES: Mapping[str, Declaration] = {
     "llama": Declaration("llama", forward=_NORM),
+    "deci": Declaration("llama", forward=_NORM),
     "qwen2": Declaration("llama", forward=_NEOX),
     "qwen3": Declaration("llama", bind=_QK_NORM, forward=_NEOX),
     "smollm3": Declaration("llama", forward=_NORM),

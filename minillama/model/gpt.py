@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from minillama.errors import InvalidInputError
 from minillama.kernels.types import F32
 from minillama.model.config import ModelConfig
 from minillama.model.rotary import frequency_factors, rotary
@@ -74,6 +75,8 @@ def bind(
     token_embd = binder.matrix("token_embd.weight", embedding)
     shapes: dict[str, tuple[int, ...]] = {"output_norm": (config.n_embd,)}
     if learned_positions:
+        if n_ctx > config.n_ctx_train:
+            raise InvalidInputError(f"n_ctx is {n_ctx}, the model has embeddings of {config.n_ctx_train} positions")
         shapes["position_embd"] = (config.n_ctx_train, config.n_embd)
     weights = bind_fields(
         binder, GptWeights, "", shapes, required=("position_embd",),

@@ -1,7 +1,7 @@
 """The llama family: a norm before attention and before the feed-forward network, both added to the residual stream.
 
-llama itself, and as declared variations qwen2 (biases, other pairs of rotary values), qwen3 (norms of queries and
-keys), smollm3 (layers that do not rotate), granite (multipliers), and those with experts.
+llama itself, and as declared variations deci (layers of unequal sizes), qwen2 (biases, other pairs of rotary values),
+qwen3 (norms of queries and keys), smollm3 (layers that do not rotate), granite (multipliers), and those with experts.
 This is the whole model, in reading order: its weights, then its forward pass. Names are those of the GGUF tensors and
 of llama.cpp's graph. T is the number of tokens in the batch, d the size of a head.
 """
@@ -71,7 +71,7 @@ def bind(binder: Binder, config: ModelConfig, n_ctx: int, *, qk_norm: str = "") 
         token_embd=token_embd,
         output=bind_output(binder, embedding, token_embd),
         factors=frequency_factors(binder, config, n_ctx),
-        blk=tuple(_bind_layer(binder, config, i, qk_norm) for i in range(config.n_layer)),
+        blk=tuple(_bind_layer(binder, config.layer(i), i, qk_norm) for i in range(config.n_layer)),
     )  # fmt: skip
     binder.finish()
     return weights
@@ -100,12 +100,13 @@ def forward(
     ops: Operations, w: LlamaWeights, config: ModelConfig, batch: Batch, *, pairing: str, normalize: bool = True
 ) -> F32:
     """Logits of the batch's outputs, float32 [n_outputs, n_vocab]; keys and values go to the batch's cache blocks."""
-    n_head, n_head_kv, eps = config.n_head, config.n_head_kv, config.norm_eps
+    eps = config.norm_eps
     angles = ops.rope_table(batch.position, rotary(config, w.factors))  # [T, n_rot / 2, 2]
     x = ops.get_rows(w.token_embd, batch.ids, name="token_embd")  # [T, n_embd]
     if config.embedding_scale:
         x = ops.scale(x, config.embedding_scale, name="embd")  # [T, n_embd]
     for i, blk in enumerate(w.blk):
+        layer = config.layer(i)
         with ops.block(i):
             h = ops.rms_norm(x, blk.attn_norm, eps, name="attn_norm")  # [T, n_embd]
             q = ops.linear(h, blk.attn_q, blk.attn_q_bias, name="q")  # [T, n_head * d]
@@ -115,9 +116,9 @@ def forward(
                 q = ops.rms_norm(q, blk.attn_q_norm, eps, name="q_norm")  # [T, n_head * d]
                 k = ops.rms_norm(k, blk.attn_k_norm, eps, name="k_norm")  # [T, n_head_kv * d]
             if config.rotates(i):
-                q = ops.rope(q, angles, n_head, pairing, name="q_rope")  # [T, n_head * d]
-                k = ops.rope(k, angles, n_head_kv, pairing, name="k_rope")  # [T, n_head_kv * d]
-            kqv = ops.attention(q, k, v, batch, i, n_head, config.kq_scale, name="kqv")  # [T, n_head * d]
+                q = ops.rope(q, angles, layer.n_head, pairing, name="q_rope")  # [T, n_head * d]
+                k = ops.rope(k, angles, layer.n_head_kv, pairing, name="k_rope")  # [T, n_head_kv * d]
+            kqv = ops.attention(q, k, v, batch, i, layer.n_head, config.kq_scale, name="kqv")  # [T, n_head * d]
             attn_out = ops.linear(kqv, blk.attn_output, blk.attn_output_bias, name="attn_out")  # [T, n_embd]
             if i == len(w.blk) - 1:  # nothing looks back any more: go on with the tokens whose logits are wanted
                 attn_out = ops.select_rows(attn_out, batch.outputs, name="attn_out_selected")  # [n_outputs, n_embd]

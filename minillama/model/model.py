@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -14,6 +16,7 @@ from minillama.errors import InvalidInputError
 from minillama.gguf import GGUFFile
 from minillama.kernels.registry import KernelSet, kernel_set
 from minillama.kernels.types import F32, I64
+from minillama.model.caches import Caches
 from minillama.model.config import read_config
 from minillama.model.families import family
 from minillama.model.keys import architecture_of
@@ -22,7 +25,7 @@ from minillama.runtime.batch import Batch
 from minillama.runtime.capture import Captured, RecordedPass
 from minillama.runtime.deferred import Deferred, ValueInfo, outline
 from minillama.runtime.eager import Eager
-from minillama.runtime.kv_cache import BlockPool, KVCache
+from minillama.runtime.kv_cache import KVCache
 from minillama.runtime.operations import Operations
 from minillama.runtime.probe import Probe, Watcher, probe_of
 from minillama.runtime.resume import Resumed
@@ -42,13 +45,16 @@ class Model:
     file
         An open file. The model keeps views of it; closing it afterwards is fine.
     n_ctx
-        Positions a cache may hold; the default is what the model was trained for, and more is an error.
+        Positions a cache may hold; the default is what the model was trained for.
+    extend_context
+        Allow more positions than that; what the model makes of them is another matter.
     threads
         Threads to compute with; the default is the processors this process may use.
     backend
         ``"cpu"``, or ``"reference"``: plain loops, the same bits, slow.
     kv_type
-        ``"f32"`` or ``"f16"``: how keys and values are stored.
+        How keys and values are stored: ``"f32"``, ``"f16"``, ``"bf16"``, ``"q8_0"`` or ``"q4_0"``, or one for keys and
+        one for values, ``("q8_0", "f16")``; see docs/kv-cache.md.
     driver
         ``"captured"`` (the default where numba compiles) replays a recorded plan without Python in between;
         ``"eager"`` runs every operation when the forward pass calls it. The bits are the same.
@@ -68,23 +74,28 @@ class Model:
         file: GGUFFile,
         *,
         n_ctx: int | None = None,
+        extend_context: bool = False,
         threads: int | None = None,
         backend: str = "cpu",
-        kv_type: str = "f32",
+        kv_type: str | tuple[str, str] = "f32",
         driver: str | None = None,
     ) -> None:
         self._family = family(architecture_of(file))
         self.config = read_config(file)
         self.metadata: Mapping[str, Any] = file.metadata
-        self.n_ctx = self._context(n_ctx)
+        self._file = file
+        self.n_ctx = _context(n_ctx, self.config.n_ctx_train, extend_context)
         self.backend = backend
         kernels, team = kernel_set(backend), ThreadTeam(threads)
         self._driver = _driver(driver, kernels, team)
         eager = Eager(kernels, team)
         self.weights = Weights(file, eager)
         self._bound = self._family.bind(Binder(file, eager), self.config, self.n_ctx)
-        layers = [(self.config.n_head_kv, self.config.head_dim, self.config.value_dim)] * self.config.n_layer
-        self._pool = BlockPool(layers, kv_type)
+        forward, bound, config = self._family.forward, self._bound, self.config
+        # Without the model itself in it, which the caches' owner must not keep alive.
+        self._caches = Caches(
+            config, file.tensors, lambda ops, batch: forward(ops, bound, config, batch), eager, self.n_ctx, kv_type
+        )
 
     def __repr__(self) -> str:
         config = self.config
@@ -93,7 +104,7 @@ class Model:
     @property
     def kv_type(self) -> str:
         """How keys and values are stored."""
-        return self._pool.kv_type
+        return self._caches.pool.kv_type
 
     @property
     def team(self) -> ThreadTeam:
@@ -105,14 +116,6 @@ class Model:
         """Number of threads used."""
         return self._driver.team.n_threads
 
-    def _context(self, n_ctx: int | None) -> int:
-        trained = self.config.n_ctx_train
-        if n_ctx is None:
-            return trained
-        if isinstance(n_ctx, bool) or not isinstance(n_ctx, int) or not 1 <= n_ctx <= trained:
-            raise InvalidInputError(f"n_ctx is {n_ctx!r}, a whole number from 1 to {trained} (trained) is wanted")
-        return n_ctx
-
     @functools.cached_property
     def values(self) -> tuple[ValueInfo, ...]:
         """The named values of a pass, those on demand included; a pass is laid out for this once, and not run."""
@@ -121,7 +124,18 @@ class Model:
 
     def new_cache(self) -> KVCache:
         """An empty cache for one sequence of up to ``n_ctx`` positions; memory is taken as it fills."""
-        return KVCache(self._pool, self.n_ctx)
+        return self._caches.new()
+
+    def load_cache(self, path: str | os.PathLike[str]) -> KVCache:
+        """A cache that ``cache.save`` wrote: the same bits, if it is this model's.
+
+        Raises
+        ------
+        CacheFileError
+            The file is of another model, of other settings of it or of another version of the arithmetic, holds more
+            than ``n_ctx`` positions, is no such file, or is damaged.
+        """
+        return self._caches.load(Path(path))
 
     def logits(self, ids: Sequence[int] | npt.ArrayLike) -> F32:
         """Logits of every position of a text: float32 [n_tokens, n_vocab].
@@ -170,6 +184,8 @@ class Model:
             An id is not in the vocabulary, there is none, or the cache is another model's.
         ContextFullError
             The cache has no room for the new tokens; it is left as it was.
+        GGUFError
+            The mapped file was cut short or written to.
         """
         tokens, probe = self._checked_ids(ids), probe_of(watch)
         if probe is not None:
@@ -259,7 +275,7 @@ class Model:
             The values do not determine the logits; the message names what is missing.
         """
         probe, driver = probe_of(watch), self._driver
-        self._check_caches(caches)
+        self._check(caches)
         with driver.team.lock:
             try:
                 for cache, n in zip(caches, n_tokens, strict=True):
@@ -294,7 +310,7 @@ class Model:
             Whether attention's products and weights are values of their own.
         """
         tokens = self._checked_ids(ids)
-        self._check_caches([cache])
+        self._check([cache])
         cache.reserve(len(tokens))
         batch = Batch.of([tokens], [cache], logits)
         driver = Deferred(self._driver.kernels, parts=parts)
@@ -330,7 +346,7 @@ class Model:
     ) -> F32:
         if outputs not in ("all", "last", None):
             raise InvalidInputError(f"logits is {outputs!r}, 'all', 'last' or None is wanted")
-        self._check_caches(caches)
+        self._check(caches)
         with self._driver.team.lock:
             try:
                 for cache, n_tokens in zip(caches, reserve, strict=True):
@@ -344,11 +360,14 @@ class Model:
                     cache.abandon()
                 raise
             for cache, part in zip(caches, ids, strict=True):
-                cache.advance(len(part))
+                cache.advance(part)
+                cache.altered |= probe is not None and bool(probe.changes)
             return values
 
-    def _check_caches(self, caches: Sequence[KVCache]) -> None:
-        if any(cache.pool is not self._pool for cache in caches):
+    def _check(self, caches: Sequence[KVCache]) -> None:
+        """The caches are this model's, and its file is still there."""
+        self._file.check()
+        if any(cache.pool is not self._caches.pool for cache in caches):
             raise InvalidInputError("the cache was made by another model; use new_cache() of this one")
 
     def _forward(self, ops: Operations, batch: Batch) -> F32:
@@ -366,6 +385,18 @@ class Model:
                 f"id {tokens[wrong[0]]} at index {wrong[0]} is not in the vocabulary of {self.config.n_vocab}"
             )
         return tokens.astype(np.int64)
+
+
+def _context(n_ctx: int | None, trained: int, extend: bool) -> int:
+    if n_ctx is None:
+        return trained
+    if isinstance(n_ctx, bool) or not isinstance(n_ctx, int) or n_ctx < 1:
+        raise InvalidInputError(f"n_ctx is {n_ctx!r}, a whole number from 1 is wanted")
+    if n_ctx > trained and not extend:
+        raise InvalidInputError(
+            f"n_ctx is {n_ctx}, the model was trained for {trained}: going beyond takes extend_context"
+        )
+    return n_ctx
 
 
 def _driver(name: str | None, kernels: KernelSet, team: ThreadTeam) -> Captured | Eager:

@@ -18,12 +18,13 @@ from minillama.gguf.constants import GGMLType
 from minillama.kernels.jit import Kernel
 from minillama.kernels.layouts import LAYOUTS
 from minillama.kernels.reference.attention import BLOCK
+from minillama.kernels.reference.attention_window import attention_window_scratch
 from minillama.kernels.registry import KernelSet
 from minillama.kernels.scratch import BLOCK_BYTES
 from minillama.kernels.types import F32, I32, I64, U8
 from minillama.runtime.batch import Batch
 from minillama.runtime.plan import Operation
-from minillama.runtime.probe import PATTERN, SCORES
+from minillama.runtime.probe import PATTERN, SCORES, STORE
 from minillama.runtime.rotary import Rotary
 
 _NO_SINKS = np.zeros(0, np.float32)
@@ -353,42 +354,69 @@ class Operations(ABC):
             A score for each head that takes part in the softmax and has no value, float32 [n_head].
         """
         pool = batch.pool
+        q, k = (self.hadamard(x, pool.key_rotation(layer), name=name) for x in (q, k))
+        v = self.hadamard(v, pool.value_rotation(layer), name=name)
         keys, values = pool.keys[layer], pool.values[layer]
         place = (batch.table, batch.sequence, batch.position)
-        store_kv = self.kernels.store_kv[pool.dtype]
-        self._run("store_kv", store_kv, batch.n_tokens, k, v, *place, keys, values, work_per_item=4 * k.shape[1])
-        if any(self._wants(self._prefix + part) for part in (SCORES, PATTERN)):
-            limits = window, np.float32(softcap), _NO_SINKS if sinks is None else sinks
-            return self._attention_in_parts(q, batch, keys, values, n_head, scale, limits, name)
-        out = self._empty((batch.n_tokens, n_head * values.shape[3]))
-        cached: tuple[Any, ...] = (q, keys, values, *place, n_head, scale)
-        longest = BLOCK * batch.table.shape[1]
-        work = 2 * batch.n_kv * keys.shape[2] * n_head * batch.n_tokens
-        # A plan fits every text that its table of blocks has room for; none is longer than such a window.
-        if (not window or window >= longest) and not softcap and sinks is None:
-            kernel, n_items = self.kernels.attention[pool.dtype], self.kernels.attention_items(batch.n_tokens, n_head)
-            scratch = self.kernels.attention_scratch(longest, keys.shape[2])
-        else:
-            kernel, n_items = self.kernels.attention_window[pool.dtype], batch.n_tokens * n_head
-            scratch = 4 * longest + 8 * max(BLOCK, values.shape[3])
-            cached += window, np.float32(softcap), _NO_SINKS if sinks is None else sinks
-        self._run(name, kernel, n_items, *cached, out, scratch_bytes=scratch, work_per_item=work // n_items)
-        return self._named(name, out)
+        store_kv = self.kernels.store_kv[pool.kind]
+        self._run(STORE, store_kv, batch.n_tokens, k, v, *place, keys, values, work_per_item=4 * k.shape[1])
+        limits = window, np.float32(softcap), _NO_SINKS if sinks is None else sinks
+        out = self._attend(q, batch, layer, n_head, scale, limits, name)
+        return self._named(name, self.hadamard(out, pool.value_rotation(layer), name=name))
 
-    def _attention_in_parts(
-        self, q: F32, batch: Batch, keys: npt.NDArray[Any], values: npt.NDArray[Any], n_head: int, scale: np.float32,
-        limits: tuple[int, np.float32, F32], name: str,
+    def hadamard(self, x: F32, size: int, *, name: str) -> F32:
+        """Heads rotated as those of quantized caches are, ``size`` values at a time; 0: as they are. No named value."""
+        if not size:
+            return x
+        out = self._empty(x.shape)
+        self._run(f"{name}_hadamard", self.kernels.hadamard, len(x), x, size, out, work_per_item=8 * x.shape[1])
+        return out
+
+    def _attend(
+        self, q: F32, batch: Batch, layer: int, n_head: int, scale: np.float32, limits: tuple[int, np.float32, F32],
+        name: str,
+    ) -> F32:  # fmt: skip
+        """Attention to what the cache holds, by the kernel for such caches and limits (window, softcap, sinks)."""
+        pool, (window, softcap, sinks) = batch.pool, limits
+        keys, values, value_dim = pool.keys[layer], pool.values[layer], pool.shapes[layer][2]
+        if any(self._wants(self._prefix + part) for part in (SCORES, PATTERN)):
+            return self._attend_in_parts(q, batch, layer, n_head, scale, limits, name)
+        out = self._empty((batch.n_tokens, n_head * value_dim))
+        cached: tuple[Any, ...] = (q, keys, values, batch.table, batch.sequence, batch.position, n_head, scale)
+        longest = BLOCK * batch.table.shape[1]
+        work = 2 * batch.n_kv * q.shape[1] * batch.n_tokens
+        # A plan fits every text that its table of blocks has room for; none is longer than such a window.
+        sees_all = (not window or window >= longest) and not softcap and not len(sinks)
+        if not isinstance(pool.kind, np.dtype):
+            kernel, n_items = self.kernels.attention_of_any_kind[pool.kind], batch.n_tokens * n_head
+            scratch = attention_window_scratch(longest, q.shape[1] // n_head, value_dim)
+            cached += limits
+        elif sees_all:
+            kernel, n_items = self.kernels.attention[pool.kind], self.kernels.attention_items(batch.n_tokens, n_head)
+            scratch = self.kernels.attention_scratch(longest, q.shape[1] // n_head)
+        else:
+            kernel = self.kernels.attention_window[pool.kind]
+            n_items = self.kernels.attention_window_items(batch.n_tokens, n_head)
+            scratch = self.kernels.attention_window_scratch(longest, q.shape[1] // n_head, value_dim)
+            cached += limits
+        self._run(name, kernel, n_items, *cached, out, scratch_bytes=scratch, work_per_item=work // n_items)
+        return out
+
+    def _attend_in_parts(
+        self, q: F32, batch: Batch, layer: int, n_head: int, scale: np.float32, limits: tuple[int, np.float32, F32],
+        name: str,
     ) -> F32:  # fmt: skip
         """Attention whose products and weights, float32 [n_tokens, n_head, n_kv], are values of their own."""
-        place, n_items = (batch.table, batch.sequence, batch.position), batch.n_tokens * n_head
-        shape, work = (batch.n_tokens, n_head, self._n_kv(batch)), batch.n_kv * keys.shape[2]
-        scores_of, outputs_of = self.kernels.attention_scores, self.kernels.attention_outputs
-        scores = self._empty(shape)
-        self._run(SCORES, scores_of[batch.pool.dtype], n_items, q, keys, *place, n_head, scores, work_per_item=work)
+        pool, n_items = batch.pool, batch.n_tokens * n_head
+        place = (batch.table, batch.sequence, batch.position)
+        shape, work = (batch.n_tokens, n_head, self._n_kv(batch)), batch.n_kv * (q.shape[1] // n_head)
+        scores, kernel = self._empty(shape), self.kernels.attention_scores[pool.key_format.kind]
+        self._run(SCORES, kernel, n_items, q, pool.keys[layer], *place, n_head, scores, work_per_item=work)
         scores = self._named(SCORES, scores)
         weights, softmax = self._empty(shape), self.kernels.attention_soft_max
         self._run(PATTERN, softmax, n_items, scores, batch.position, n_head, scale, *limits, weights)
         weights = self._named(PATTERN, weights)
-        out = self._empty((batch.n_tokens, n_head * values.shape[3]))
-        self._run(name, outputs_of[batch.pool.dtype], n_items, weights, values, *place, n_head, out, work_per_item=work)
-        return self._named(name, out)
+        out = self._empty((batch.n_tokens, n_head * pool.shapes[layer][2]))
+        kernel = self.kernels.attention_outputs[pool.value_format.kind]
+        self._run(name, kernel, n_items, weights, pool.values[layer], *place, n_head, out, work_per_item=work)
+        return out

@@ -17,6 +17,7 @@ Watcher = Callable[[str, Values], None]
 # Values that exist only when they are asked for: attention's products and weights, and rows in the blocks that the
 # dot products of quantized weights take.
 SCORES, PATTERN = "kq", "kq_soft_max"
+STORE = "store_kv"  # writing keys and values to the cache; no value
 PACKED_TYPES = (GGMLType.Q8_0, GGMLType.Q8_1, GGMLType.Q8_K)
 _PACKED = tuple(f".{type_.name.lower()}" for type_ in PACKED_TYPES)
 

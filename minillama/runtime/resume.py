@@ -19,7 +19,7 @@ from minillama.kernels.types import F32
 from minillama.runtime.batch import Batch
 from minillama.runtime.eager import Eager, Forward
 from minillama.runtime.plan import Operation
-from minillama.runtime.probe import Probe
+from minillama.runtime.probe import STORE, Probe
 from minillama.runtime.threads import ThreadTeam
 
 
@@ -42,7 +42,6 @@ class Resumed(Eager):
         self._unknown_names: dict[int, str] = {}
         self._fresh: list[npt.NDArray[Any]] = []
         self._missing = "nothing follows from them"
-        self._stores = set(map(id, kernels.store_kv.values()))
 
     def finish(self, forward: Forward, batch: Batch) -> F32:
         """Run the pass over a batch whose ids are not known.
@@ -72,7 +71,7 @@ class Resumed(Eager):
             self._note_missing(operation, arrays)
             for array in written:
                 self._forget(array)
-            if id(operation.kernel) in self._stores:  # what was not stored is as unknown as a result
+            if operation.name.endswith(STORE):  # what was not stored is as unknown as a result
                 for array in arrays[-2:]:
                     self._forget(array, f"{self._prefix}k and {self._prefix}v")
         else:

@@ -1,16 +1,11 @@
-"""Values and packed blocks in words: what a debugger shows of them."""
+"""Values in words: what a debugger shows of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from minillama.errors import InvalidInputError
-from minillama.kernels.layouts import LAYOUTS
-from minillama.model.weights import Weight
 from minillama.trace.recording import Values
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -45,6 +40,8 @@ class Summary:
     histogram: str
 
     def __str__(self) -> str:
+        if 0 in self.shape:
+            return f"{self.dtype} {list(self.shape)}  empty"
         odd = "".join(f", {n} {what}" for n, what in ((self.n_nan, "NaN"), (self.n_inf, "infinite")) if n)
         return (
             f"{self.dtype} {list(self.shape)}  min {self.low:.4g}  max {self.high:.4g}  mean {self.mean:.4g}  "
@@ -74,66 +71,3 @@ def summary(value: Values) -> Summary:
         n_inf=n_inf,
         histogram="".join(_BARS[height] for height in heights),
     )
-
-
-@dataclass(frozen=True)
-class Block:
-    """One packed block of a weight, field by field.
-
-    Attributes
-    ----------
-    weight, type
-        The tensor and its type.
-    row, index
-        Which row, and which block of it.
-    fields
-        Bytes of each field, and what they mean where that is one number: ``(name, bytes, number or None)``.
-    values
-        What the block decodes to, float32 [values of a block].
-    """
-
-    weight: str
-    type: str
-    row: int
-    index: int
-    fields: tuple[tuple[str, bytes, float | None], ...]
-    values: npt.NDArray[np.float32]
-
-
-def block_of(weight: Weight, row: int, index: int) -> Block:
-    """Take a block apart.
-
-    Raises
-    ------
-    InvalidInputError
-        The weight has no such block.
-    """
-    layout = LAYOUTS[weight.type]
-    n_blocks = weight.packed.shape[1] // layout.type_size
-    if not (0 <= row < len(weight.packed) and 0 <= index < n_blocks):
-        raise InvalidInputError(
-            f"{weight.name} has {len(weight.packed)} rows of {n_blocks} blocks, not [{row}, {index}]"
-        )
-    packed = weight.packed[row, index * layout.type_size : (index + 1) * layout.type_size].tobytes()
-    fields = []
-    for name, size in layout.fields:
-        raw = packed[layout.offset(name) : layout.offset(name) + size]
-        fields.append((name, raw, _number(name, raw)))
-    decoded = weight[row] if weight.ndim == 2 else weight
-    values = decoded.dequantize().reshape(-1)[index * layout.block_size : (index + 1) * layout.block_size]
-    return Block(weight.name, weight.quant, row, index, tuple(fields), values)
-
-
-def _number(name: str, raw: bytes) -> float | None:
-    """A field that is one number: halves, or a float."""
-    if name == "value" or name not in ("d", "dmin", "m", "s"):
-        return None
-    kind: Any = {2: np.float16, 4: np.float32}.get(len(raw))
-    return None if kind is None else float(np.frombuffer(raw, kind)[0])
-
-
-def nonfinite_blocks(weight: Weight) -> list[tuple[int, int]]:
-    """Row and number of each block that decodes to NaN or infinity."""
-    size = LAYOUTS[weight.type].block_size
-    rows, columns = np.nonzero(~np.isfinite(np.atleast_2d(weight.dequantize())))
-    return sorted({(int(row), int(column) // size) for row, column in zip(rows, columns, strict=True)})

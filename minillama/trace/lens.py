@@ -182,7 +182,7 @@ def head_outputs(model: Model, trace: Recording, layer: int) -> F32:
         The layer.
     """
     kqv = trace[f"blk.{layer}.kqv"]
-    n_head = model.config.n_head
+    n_head = model.config.layer(layer).n_head
     if kqv.shape[1] % n_head:
         raise InvalidInputError(f"blk.{layer}.kqv has {kqv.shape[1]} values, not a multiple of {n_head} heads")
     alone = np.zeros((len(kqv), n_head, *kqv.reshape(len(kqv), n_head, -1).shape[1:]), np.float32)

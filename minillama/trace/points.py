@@ -104,7 +104,8 @@ class Points(Mapping[str, Point]):
         """The point that enters a layer: the residual stream before it."""
         if layer:
             return f"blk.{layer - 1}.l_out"
-        return list(itertools.takewhile(lambda name: not name.startswith("blk."), self._points))[-1]
+        before = itertools.takewhile(lambda name: not name.startswith("blk."), self._points)
+        return [name for name in before if not is_on_demand(name)][-1]
 
     def _matches(self, pattern: str) -> list[str]:
         if pattern in self._points:

@@ -49,7 +49,7 @@ def report(model: Model, ids: Sequence[int], text_of: Callable[[int], str], *, k
         "model": model.config.name or "",
         "architecture": model.config.architecture,
         "ids": [int(token) for token in ids],
-        "n_head": model.config.n_head,
+        "n_head": [model.config.layer(i).n_head for i in range(n_layer)],
         "texts": {int(token): text_of(int(token)) for token in {*lens.tokens.flat, *ids}},
         "top": lens.tokens.tolist(),
         "chance": np.round(np.exp(lens.logprobs), 4).tolist(),

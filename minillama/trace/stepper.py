@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import inspect
 import linecache
 from collections.abc import Callable, Mapping, Sequence
@@ -49,6 +51,7 @@ class Stepper:
         self._done = 0  # operations
         self._at = -1  # values
         self._open = True
+        self._replaced = False
 
     def __repr__(self) -> str:
         at = "before the first operation" if self._at < 0 else f"at {self.name}"
@@ -97,20 +100,26 @@ class Stepper:
             raise InvalidInputError(f"{found} is not there yet, the pass is {self!r}")
         return _read_only(self._pass.values[self._index[found]].array)
 
-    def next(self) -> str:
+    def next(self, call: Callable[..., Any] | None = None) -> str:
         """Run up to the next named value and return its name.
+
+        Parameters
+        ----------
+        call
+            Called as ``call(kernel, *arguments)`` in place of each kernel: ``pdb.runcall`` goes into it. For kernels
+            that are not compiled.
 
         Raises
         ------
         InvalidInputError
-            The pass is at its end, or over.
+            The pass is at its end, or over; or kernels are compiled, so that they cannot be called like this.
         """
         self._check_open()
         if self.done:
             raise InvalidInputError(f"the pass is at its end, {self.name}")
         value = self._pass.values[self._at + 1]
         for operation in self.operations[self._done : value.made_by + 1]:
-            self._model.team.run_operation(operation)
+            self._model.team.run_operation(operation if call is None else _called(operation, call))
         self._done, self._at = value.made_by + 1, self._at + 1
         return value.name
 
@@ -169,6 +178,7 @@ class Stepper:
                 f"{self.name}: found {given.dtype} {given.shape}, wanted {array.dtype} {array.shape}"
             )
         array[...] = given
+        self._replaced = True
 
     def inputs(self) -> dict[str, Values]:
         """Arrays that the current value was made from, by the names of the kernel's arguments, read-only.
@@ -215,7 +225,8 @@ class Stepper:
         while not self.done:
             self.next()
         self._check_open()
-        self._cache.advance(len(self.ids))
+        self._cache.advance(self.ids)
+        self._cache.altered |= self._replaced
         self._open = False
         return self.value.copy()
 
@@ -233,6 +244,14 @@ class Stepper:
     def _check_open(self) -> None:
         if not self._open:
             raise InvalidInputError("the pass is over")
+
+
+def _called(operation: Operation, call: Callable[..., Any]) -> Operation:
+    if hasattr(operation.kernel, "py_func"):
+        raise InvalidInputError(
+            "kernels are compiled, so nobody can go into them: start with NUMBA_DISABLE_JIT=1 and backend reference"
+        )
+    return dataclasses.replace(operation, kernel=functools.partial(call, operation.kernel))
 
 
 def _read_only(array: npt.NDArray[Any]) -> Values:

@@ -24,6 +24,7 @@ import llama_cpp
 import numpy as np
 
 FLOAT32 = 0
+KV_TYPES = {"f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2}
 
 
 @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
@@ -99,7 +100,8 @@ class Session:
         params = llama_cpp.llama_context_default_params()
         params.n_ctx, params.n_batch, params.n_ubatch = n_ctx, n_ctx, request["ubatch"]
         params.n_threads = params.n_threads_batch = request["threads"]
-        params.type_k = params.type_v = {"f32": 0, "f16": 1}[request["kv_type"]]
+        kv_types = request["kv_type"].split(",")  # one for both, or keys' and values'
+        params.type_k, params.type_v = KV_TYPES[kv_types[0]], KV_TYPES[kv_types[-1]]
         params.flash_attn_type = request.get("flash_attention", 0)
         if recorder is not None:
             params.cb_eval = recorder.callback

@@ -14,6 +14,7 @@ from minillama.errors import GGUFError, InvalidInputError, TokenizerError, Unsup
 from minillama.generate import LanguageModel
 from minillama.gguf import GGMLType
 from minillama.model.model import Model
+from tests.tiny_families import FAMILIES
 from tests.tiny_models import TinyModel
 
 
@@ -27,7 +28,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 
 def test_unknown_architecture_lists_the_known(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="architecture 'mamba' is not supported, supported are llama, qwen2"):
+    with pytest.raises(
+        UnsupportedError, match="architecture 'mamba' is not supported, supported are llama, deci, qwen2"
+    ):
         load(tmp_path, architecture="mamba")
 
 
@@ -51,7 +54,17 @@ def test_extra_tensors_are_a_warning_that_names_them(tmp_path: Path, caplog: pyt
 @pytest.mark.parametrize(
     ("key", "value", "error", "message"),
     [
-        ("llama.attention.head_count_kv", [2, 2], UnsupportedError, "head_count_kv is an array"),
+        ("llama.attention.head_count_kv", [2, 2], GGUFError, "head_count_kv has 2 values, 1 are wanted"),
+        ("llama.attention.head_count_kv", [0], GGUFError, r"head_count_kv\[0\] is 0"),
+        ("llama.attention.head_count_kv", [-2], GGUFError, r"head_count_kv\[0\] is -2"),
+        ("llama.attention.head_count_kv", [2.0], GGUFError, "head_count_kv is an array of float32, whole numbers"),
+        ("llama.attention.head_count_kv", [True], GGUFError, "head_count_kv is an array of bool, whole numbers"),
+        ("llama.attention.head_count", 4.0, GGUFError, "head_count': float 4.0 found, int wanted"),
+        ("llama.attention.head_count", True, GGUFError, "head_count': bool True found, int wanted"),
+        ("llama.attention.head_count", -4, GGUFError, "head_count is -4"),
+        ("llama.feed_forward_length", 2**32, GGUFError, "feed_forward_length is 4294967296"),
+        ("llama.rope.freq_base", -10000, GGUFError, "freq_base is -10000.0"),
+        ("llama.rope.freq_base", True, GGUFError, "freq_base': bool True found, float wanted"),
         ("llama.attention.head_count_kv", 3, GGUFError, "head_count 4 is not a multiple of head_count_kv 3"),
         ("llama.attention.head_count", 0, GGUFError, "llama.attention.head_count is 0"),
         ("llama.block_count", 2**32 - 1, GGUFError, "llama.block_count is 4294967295"),
@@ -92,8 +105,17 @@ def test_a_file_without_vocabulary_works_on_ids(tmp_path: Path) -> None:
     path = TinyModel(n_layer=1, vocabulary=False).write(tmp_path / "ids.gguf")
     model = LanguageModel(gguf.open(path))
     assert model.logits([1, 2, 3]).shape == (3, model.config.n_vocab)
-    with pytest.raises(TokenizerError):
-        model.generate("text")
+    assert model.trace([1, 2, 3], "blk.0.l_out").logits.shape == (3, model.config.n_vocab)
+    for use in (
+        lambda: model.generate("text"),
+        lambda: model.stream("text"),
+        lambda: model.chat([{"role": "user", "content": "Hi"}]),
+        lambda: model.trace("text"),
+        lambda: model.perplexity("text"),
+        lambda: model.tokenizer,
+    ):
+        with pytest.raises(TokenizerError, match=r"no vocabulary: tokenizer\.ggml\.model is missing"):
+            use()
 
 
 @pytest.mark.parametrize(
@@ -113,11 +135,28 @@ def test_wrong_ids(model: Model, ids: Any, message: str) -> None:
     assert len(cache) == 0
 
 
-@pytest.mark.parametrize("n_ctx", [0, 513, 2.5, True])
-def test_wrong_context(tmp_path: Path, n_ctx: Any) -> None:
+@pytest.mark.parametrize("n_ctx", [0, 2.5, True])
+@pytest.mark.parametrize("extend_context", [False, True])
+def test_wrong_context(tmp_path: Path, n_ctx: Any, extend_context: bool) -> None:
     file = gguf.open(TinyModel(n_layer=1).write(tmp_path / "tiny.gguf"))
-    with pytest.raises(InvalidInputError, match="from 1 to 512"):
-        Model(file, n_ctx=n_ctx)
+    with pytest.raises(InvalidInputError, match="a whole number from 1"):
+        Model(file, n_ctx=n_ctx, extend_context=extend_context)
+
+
+def test_more_than_the_trained_context_is_a_choice(tmp_path: Path) -> None:
+    path = TinyModel(n_layer=1, n_ctx=70).write(tmp_path / "tiny.gguf")
+    with pytest.raises(InvalidInputError, match=r"n_ctx is 71, the model was trained for 70: .* extend_context"):
+        Model(gguf.open(path), n_ctx=71)
+    model = Model(gguf.open(path), n_ctx=71, extend_context=True)
+    assert model.n_ctx == 71
+    assert len(model.logits([1] * 71)) == 71
+    assert Model(gguf.open(path), extend_context=True).n_ctx == 70
+
+
+def test_learned_positions_have_no_more_than_there_are(tmp_path: Path) -> None:
+    path = FAMILIES["gpt2"].write(tmp_path / "gpt2.gguf", "f16")
+    with pytest.raises(InvalidInputError, match="n_ctx is 513, the model has embeddings of 512 positions"):
+        Model(gguf.open(path), n_ctx=513, extend_context=True)
 
 
 @pytest.mark.parametrize(

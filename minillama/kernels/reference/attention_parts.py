@@ -7,32 +7,43 @@ head of one token.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from minillama.kernels.jit import Kernel, jit
-from minillama.kernels.reference.attention import STORE, SUFFIX, Cache, make_outputs, make_scores
+from minillama.kernels.reference.attention import BLOCK, Cache
 from minillama.kernels.reference.attention_window import soft_max_window
 from minillama.kernels.reference.fdlibm import tanhf
+from minillama.kernels.reference.kv_kinds import (
+    ByKind,
+    Kind,
+    make_add_values,
+    make_round_weight,
+    make_scores_of_block,
+    suffix,
+)
 from minillama.kernels.types import F32, I64
 
 _F = np.float32
 
 
-def _make_attention_scores(dtype: np.dtype[Any]) -> Kernel:
-    scores_of_head = make_scores(dtype)
+def _make_attention_scores(kind: Kind) -> Kernel:
+    scores_of_block = make_scores_of_block(kind)
 
-    @jit(name=f"attention_scores_{SUFFIX[dtype]}")
+    @jit(name=f"attention_scores_{suffix(kind)}")
     def attention_scores(
         q: F32, keys: Cache, table: I64, sequence: I64, position: I64, n_head: int, out: F32, start: int, stop: int
     ) -> None:
         """``ggml_mul_mat(k, q)``, neither scaled nor capped; positions after the token's own are -inf."""
+        totals = np.empty(BLOCK, np.float64)
         for item in range(start, stop):
             t, head = item // n_head, item % n_head
             head_kv, n = head // (n_head // keys.shape[1]), position[t] + 1
             row = out[t, head]
-            scores_of_head(q, t, head * keys.shape[2], keys, table[sequence[t]], head_kv, n, row)
+            for first in range(0, n, BLOCK):
+                block = table[sequence[t], first // BLOCK]
+                scores_of_block(q, t, head * (q.shape[1] // n_head), keys, block, head_kv, totals)
+                for slot in range(min(BLOCK, n - first)):
+                    row[first + slot] = _F(totals[slot])
             row[n:] = _F(-np.inf)
 
     return attention_scores
@@ -56,26 +67,32 @@ def attention_soft_max(
         soft_max_window(row, begin, end, scale, sinks[head] if len(sinks) else _F(-np.inf))
 
 
-def _make_attention_outputs(dtype: np.dtype[Any]) -> Kernel:
-    outputs_of_head = make_outputs(dtype)
+def _make_attention_outputs(kind: Kind) -> Kernel:
+    add_values, round_weight = make_add_values(kind), make_round_weight(kind)
 
-    @jit(name=f"attention_outputs_{SUFFIX[dtype]}")
+    @jit(name=f"attention_outputs_{suffix(kind)}")
     def attention_outputs(
         weights: F32, values: Cache, table: I64, sequence: I64, position: I64, n_head: int, out: F32, start: int,
         stop: int,
     ) -> None:  # fmt: skip
         """``ggml_mul_mat(v, weights)``: double sums over positions, in order, of float products."""
+        value_dim = out.shape[1] // n_head
+        totals = np.empty(value_dim, np.float64)
         for item in range(start, stop):
             t, head = item // n_head, item % n_head
             head_kv, n = head // (n_head // values.shape[1]), position[t] + 1
-            blocks = table[sequence[t]]
-            outputs_of_head(weights[t, head], values, blocks, head_kv, n, out, t, head * values.shape[3])
+            totals[:] = 0
+            for j in range(n):
+                block = table[sequence[t], j // BLOCK]
+                add_values(values, block, head_kv, j % BLOCK, round_weight(weights[t, head, j]), totals)
+            for d in range(value_dim):
+                out[t, head * value_dim + d] = _F(totals[d])
 
     return attention_outputs
 
 
 # attention_scores(q, keys, table, sequence, position, n_head, out: float32 [n_tokens, n_head, n_kv], start, stop)
-ATTENTION_SCORES: dict[np.dtype[Any], Kernel] = {dtype: _make_attention_scores(dtype) for dtype in STORE}
+ATTENTION_SCORES = ByKind({}, _make_attention_scores, pairs=False)
 # attention_outputs(weights: float32 [n_tokens, n_head, n_kv], values, table, sequence, position, n_head,
 # out: float32 [n_tokens, n_head * value_dim], start, stop)
-ATTENTION_OUTPUTS: dict[np.dtype[Any], Kernel] = {dtype: _make_attention_outputs(dtype) for dtype in STORE}
+ATTENTION_OUTPUTS = ByKind({}, _make_attention_outputs, pairs=False)

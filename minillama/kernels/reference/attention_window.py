@@ -6,15 +6,21 @@ masked in ggml: their exponentials are exact zeros, so that only their places in
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from minillama.kernels.jit import Kernel, jit
-from minillama.kernels.reference.attention import BLOCK, LOAD, STORE, SUFFIX, Cache
+from minillama.kernels.reference.attention import BLOCK, Cache
 from minillama.kernels.reference.fdlibm import tanhf
+from minillama.kernels.reference.kv_kinds import (
+    ByKind,
+    Kind,
+    make_add_values,
+    make_round_weight,
+    make_scores_of_block,
+    suffix,
+)
 from minillama.kernels.reference.libm import exp_lane, expf
-from minillama.kernels.types import F32, F64, I64, U8
+from minillama.kernels.types import F32, I64, U8
 
 _F = np.float32
 
@@ -49,32 +55,17 @@ def _value(scores: F32, j: int, begin: int, end: int) -> np.float32:
     return scores[j] if begin <= j < end else _F(0)
 
 
-def _make_attention_window(dtype: np.dtype[Any]) -> Kernel:
-    store, load = STORE[dtype], LOAD[dtype]
+def _make_attention_window(keys_kind: Kind, values_kind: Kind) -> Kernel:
+    scores_of_block, add_values = make_scores_of_block(keys_kind), make_add_values(values_kind)
+    round_weight = make_round_weight(values_kind)
 
-    @jit
-    def scores_of_block(q: F32, t: int, first: int, keys: Cache, block: int, head_kv: int, totals: F64) -> None:
-        """Double sums over the head dimension, in order, of float products, for the positions of a block."""
-        for slot in range(BLOCK):
-            totals[slot] = 0
-        for d in range(keys.shape[2]):
-            query = load(store(q[t, first + d]))
-            for slot in range(BLOCK):
-                totals[slot] += np.float64(_F(load(keys[block, head_kv, d, slot]) * query))
-
-    @jit
-    def add_values(values: Cache, block: int, head_kv: int, slot: int, weight: np.float32, totals: F64) -> None:
-        """One more term of the double sums over positions, in order, of float products."""
-        for d in range(values.shape[3]):
-            totals[d] += np.float64(_F(load(values[block, head_kv, slot, d]) * weight))
-
-    @jit(name=f"attention_window_{SUFFIX[dtype]}")
+    @jit(name=f"attention_window_{suffix(keys_kind)}_{suffix(values_kind)}")
     def attention_window(
         q: F32, keys: Cache, values: Cache, table: I64, sequence: I64, position: I64, n_head: int, scale: np.float32,
         window: int, cap: np.float32, sinks: F32, out: F32, scratch: U8, start: int, stop: int,
     ) -> None:  # fmt: skip
         """Heads ``start`` to ``stop`` of the batch, counted as token * n_head + head."""
-        head_dim, value_dim = keys.shape[2], values.shape[3]
+        head_dim, value_dim = q.shape[1] // n_head, out.shape[1] // n_head
         n_totals = max(BLOCK, value_dim)
         totals = scratch[: 8 * n_totals].view(np.float64)
         scores = scratch[8 * n_totals :].view(np.float32)
@@ -92,14 +83,19 @@ def _make_attention_window(dtype: np.dtype[Any]) -> Kernel:
             soft_max_window(scores, begin, end, scale, sinks[head] if len(sinks) else _F(-np.inf))
             totals[:value_dim] = 0
             for j in range(begin, end):
-                add_values(values, blocks[j // BLOCK], head_kv, j % BLOCK, load(store(scores[j])), totals)
+                add_values(values, blocks[j // BLOCK], head_kv, j % BLOCK, round_weight(scores[j]), totals)
             for d in range(value_dim):
                 out[t, head * value_dim + d] = _F(totals[d])
 
     return attention_window
 
 
+def attention_window_scratch(n_kv: int, _head_dim: int, value_dim: int) -> int:
+    """Bytes of working memory a thread needs where no token sees more than ``n_kv`` positions."""
+    return 4 * n_kv + 8 * max(BLOCK, value_dim)
+
+
 # attention_window(q: float32 [n_tokens, n_head * head_dim], keys, values, table, sequence, position, n_head, scale,
 # window (0: all positions), cap (0: none), sinks: float32 [n_head] or empty, out: float32 [n_tokens, n_head *
-# value_dim], scratch: 8 * max(BLOCK, value_dim) bytes and 4 per position, start, stop)
-ATTENTION_WINDOW: dict[np.dtype[Any], Kernel] = {dtype: _make_attention_window(dtype) for dtype in STORE}
+# value_dim], scratch: attention_window_scratch() bytes, start, stop), of a head of a token each
+ATTENTION_WINDOW = ByKind({}, _make_attention_window, pairs=True)

@@ -16,6 +16,7 @@ Rows of Q8_K, of ``n`` values in blocks of 256:
     quants      int8 [n]             within each 32: k, k + 8, k + 16, k + 24 side by side
     pairs       int16 [n]            in each block by k mod 8, then in order: k, k + 8 side by side in each 16
     bsums       int16 [n / 16]       sums of 16 quants
+    sums        int16 [n / 32]       and of 32
     d           float32 [n / 256]
 """
 
@@ -62,6 +63,24 @@ def padded_blocks(n: int) -> int:
     return (n // 32 + 30) // 16 * 16
 
 
+@jit
+def bsums_place(n: int, block: int) -> int:
+    """Where the sums of 16 quants of a block of Q8_K are."""
+    return 3 * n + 32 * block
+
+
+@jit
+def sums_place(n: int, block: int) -> int:
+    """Where the sums of 32 quants are."""
+    return 3 * n + n // 8 + 16 * block
+
+
+@jit
+def d_place(n: int, block: int) -> int:
+    """Where the scale is."""
+    return 3 * n + n // 8 + n // 16 + 4 * block
+
+
 def activation_bytes(type_: GGMLType, n: int) -> int:
     """Bytes of a row of ``n`` values in the cpu backend's layout of an activation type."""
     places = (n // 32 + 30) // 16 * 16
@@ -70,7 +89,7 @@ def activation_bytes(type_: GGMLType, n: int) -> int:
     if type_ is GGMLType.Q8_1:
         return 40 * places
     if type_ is GGMLType.Q8_K:
-        return -(-(3 * n + n // 8 + n // 64) // 64) * 64
+        return -(-(3 * n + 3 * (n // 16) + n // 64) // 64) * 64
     return LAYOUTS[type_].row_bytes(n)
 
 
@@ -192,15 +211,21 @@ def _spread(row: U8, n: int, block: int, group: int, low: object, high: object) 
 
 
 @jit
+def _store_sums(row: U8, n: int, block: int, group: int, low: np.int32, high: np.int32) -> None:
+    at = bsums_place(n, block) + 4 * group
+    store_u16(row, at, np.uint32(low & 0xFFFF))
+    store_u16(row, at + 2, np.uint32(high & 0xFFFF))
+    store_u16(row, sums_place(n, block) + 2 * group, np.uint32((low + high) & 0xFFFF))
+
+
+@jit
 def _quantize_block_q8_k(x: F32, inverse: np.float32, row: U8, n: int, block: int) -> None:
     factor, largest = splat_f32x16(inverse), splat_i32x16(np.int32(127))
     for group in range(8):
         low = smaller(largest, nearest_int(multiply(factor, load_f32x16(x, 128 * group))))
         high = smaller(largest, nearest_int(multiply(factor, load_f32x16(x, 128 * group + 64))))
         _spread(row, n, block, group, narrow_i8(low), narrow_i8(high))
-        at = 3 * n + 32 * block + 4 * group
-        store_u16(row, at, np.uint32(lane_sum(low) & 0xFFFF))
-        store_u16(row, at + 2, np.uint32(lane_sum(high) & 0xFFFF))
+        _store_sums(row, n, block, group, lane_sum(low), lane_sum(high))
 
 
 @jit
@@ -210,10 +235,10 @@ def _quantize_any_q8_k(x: F32, row: U8, n: int, block: int) -> None:
     quantize.quantize_row_q8_k(x, packed)
     for group in range(8):
         at = _Q8_K_QS + 32 * group
-        _spread(row, n, block, group, load_i8x16(packed, at), load_i8x16(packed, at + 16))
-    sums = 3 * n + 32 * block
-    row[sums : sums + 32] = packed[_Q8_K_BSUMS:]
-    store_f32(row, 3 * n + n // 8 + 4 * block, load_f32(packed, _Q8_K_D))
+        low, high = load_i8x16(packed, at), load_i8x16(packed, at + 16)
+        _spread(row, n, block, group, low, high)
+        _store_sums(row, n, block, group, lane_sum(to_i32(low)), lane_sum(to_i32(high)))
+    store_f32(row, d_place(n, block), load_f32(packed, _Q8_K_D))
 
 
 @jit(name="simd_quantize_Q8_K")
@@ -234,7 +259,7 @@ def quantize_q8_k(x: F32, out: U8, start: int, stop: int) -> None:
                 inverse = np.float32(np.float32(-127) / _extreme(values, largest))
                 d = np.float32(np.float32(1) / inverse)
             _quantize_block_q8_k(values, inverse, row, n, block)
-            store_f32(row, 3 * n + n // 8 + 4 * block, d)
+            store_f32(row, d_place(n, block), d)
 
 
 QUANTIZE: dict[GGMLType, Kernel] = {
@@ -262,8 +287,8 @@ def pack_q8_k(row: U8, n: int, out: U8) -> None:
     """A row as ggml packs Q8_K."""
     for block in range(n // 256):
         at = block * _Q8_K_SIZE
-        store_f32(out, at + _Q8_K_D, load_f32(row, 3 * n + n // 8 + 4 * block))
+        store_f32(out, at + _Q8_K_D, load_f32(row, d_place(n, block)))
         for k in range(256):
             out[at + _Q8_K_QS + k] = row[256 * block + k // 32 * 32 + k % 8 * 4 + k % 32 // 8]
-        sums = 3 * n + 32 * block
+        sums = bsums_place(n, block)
         out[at + _Q8_K_BSUMS : at + _Q8_K_SIZE] = row[sums : sums + 32]

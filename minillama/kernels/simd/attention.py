@@ -3,7 +3,8 @@
 Each score and each output is the same sum in the same order as in ``reference.attention``: lanes are positions for the
 scores and values of the head for the outputs, and every lane has its own double sum. A tile is the queries of up to
 ``TILE`` neighbouring tokens of one sequence, or of the heads of one kv head where there are fewer tokens: a panel of
-the cache is used by all of them while it is in the first-level cache.
+the cache is used by all of them while it is in the first-level cache. With a window, blocks before all of the tile's
+windows are not looked at.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from minillama.kernels.jit import Kernel, jit
 from minillama.kernels.reference.attention import BLOCK, SUFFIX, Cache
 from minillama.kernels.simd.floats import load_f64x16, round_to_half
 from minillama.kernels.simd.panels import ADD_PANEL, LANES, PANEL, PANEL_BYTES, STEPS
-from minillama.kernels.simd.softmax import soft_max
+from minillama.kernels.simd.softmax import cap_scores, soft_max
 from minillama.kernels.simd.vectors import store, to_f32
 from minillama.kernels.types import F32, F64, I64, U8
 
 TILE = 16
-# Scratch: limits and places of a tile's queries, a panel, the tile's sums, its queries, its scores.
-_INDEX_BYTES = 16 * TILE
+# Scratch: begins, ends and places of a tile's queries, a panel, the tile's sums, its queries, its scores.
+_INDEX_BYTES = 24 * TILE
 _SUMS = _INDEX_BYTES + PANEL_BYTES
 _FLOATS = _SUMS + 8 * TILE * BLOCK
+_NO_SINK, _NO_CAP = np.float32(-np.inf), np.float32(0)
 
 
 def attention_items(n_tokens: int, n_head: int) -> int:
@@ -67,23 +69,23 @@ def _make_scores(dtype: np.dtype[Any]) -> Kernel:
 
     @jit(name=f"scores_of_tile_{SUFFIX[dtype]}")
     def scores_of_tile(
-        queries: F32, keys: Cache, blocks: I64, head_kv: int, limits: I64, head_dim: int, panel: U8, sums: F64,
-        scores: F32, n_scores: int,
+        queries: F32, keys: Cache, blocks: I64, head_kv: int, lowest: int, ends: I64, head_dim: int, panel: U8,
+        sums: F64, scores: F32, n_scores: int,
     ) -> None:  # fmt: skip
         """A double sum over the head dimension, in order, of float products: scores [n_queries, n_scores]."""
         width = _padded(head_dim, LANES)
         flat = keys.reshape(-1)
-        for first in range(0, n_scores, BLOCK):
+        for first in range(lowest, n_scores, BLOCK):
             row = (blocks[first // BLOCK] * keys.shape[1] + head_kv) * head_dim
-            sums[: len(limits) * BLOCK] = 0
+            sums[: len(ends) * BLOCK] = 0
             for d in range(0, head_dim, STEPS):
                 steps = min(STEPS, head_dim - d)
                 rows, at, stride = panel_of(flat, (row + d) * BLOCK, BLOCK, steps, BLOCK, panel)
-                for i in range(len(limits)):
-                    lanes = min(BLOCK, limits[i] - first)
+                for i in range(len(ends)):
+                    lanes = min(BLOCK, ends[i] - first)
                     add_panel(sums, i * BLOCK, rows, at, stride, queries, i * width + d, steps, lanes)
-            for i in range(len(limits)):
-                _store_scores(sums, i * BLOCK, scores, i * n_scores + first, min(BLOCK, limits[i] - first))
+            for i in range(len(ends)):
+                _store_scores(sums, i * BLOCK, scores, i * n_scores + first, min(BLOCK, ends[i] - first))
 
     return scores_of_tile
 
@@ -93,23 +95,24 @@ def _make_outputs(dtype: np.dtype[Any]) -> Kernel:
 
     @jit(name=f"outputs_of_tile_{SUFFIX[dtype]}")
     def outputs_of_tile(
-        scores: F32, n_scores: int, values: Cache, blocks: I64, head_kv: int, limits: I64, places: I64, panel: U8,
-        sums: F64, out: F32,
+        scores: F32, n_scores: int, values: Cache, blocks: I64, head_kv: int, lowest: int, begins: I64, ends: I64,
+        places: I64, panel: U8, sums: F64, out: F32,
     ) -> None:  # fmt: skip
         """A double sum over positions, in order, of float products, for each value of the head."""
         value_dim = values.shape[3]
         flat, outputs = values.reshape(-1), out.reshape(-1)
         for d in range(0, value_dim, BLOCK):
             width = min(BLOCK, value_dim - d)
-            sums[: len(limits) * BLOCK] = 0
-            for first in range(0, n_scores, BLOCK):
+            sums[: len(ends) * BLOCK] = 0
+            for first in range(lowest, n_scores, BLOCK):
                 row = (blocks[first // BLOCK] * values.shape[1] + head_kv) * BLOCK
-                steps = min(BLOCK, limits.max() - first)
+                steps = min(BLOCK, ends.max() - first)
                 rows, at, stride = panel_of(flat, row * value_dim + d, value_dim, steps, width, panel)
-                for i in range(len(limits)):
-                    steps = min(BLOCK, limits[i] - first)
-                    add_panel(sums, i * BLOCK, rows, at, stride, scores, i * n_scores + first, steps, width)
-            for i in range(len(limits)):
+                for i in range(len(ends)):
+                    skipped = max(0, begins[i] - first)
+                    steps, factors = min(BLOCK, ends[i] - first) - skipped, i * n_scores + first + skipped
+                    add_panel(sums, i * BLOCK, rows, at + skipped * stride, stride, scores, factors, steps, width)
+            for i in range(len(ends)):
                 for lane in range(width):
                     outputs[places[i] * value_dim + d + lane] = np.float32(sums[i * BLOCK + lane])
 
@@ -121,12 +124,12 @@ def _make_attend(dtype: np.dtype[Any]) -> Kernel:
 
     @jit(name=f"attend_{SUFFIX[dtype]}")
     def attend(
-        q: F32, keys: Cache, values: Cache, blocks: I64, head_kv: int, limits: I64, places: I64, scale: np.float32,
-        out: F32, scratch: U8,
+        q: F32, keys: Cache, values: Cache, blocks: I64, head_kv: int, begins: I64, ends: I64, places: I64,
+        scale: np.float32, cap: np.float32, sinks: F32, n_head: int, out: F32, scratch: U8,
     ) -> None:  # fmt: skip
-        """Queries ``places`` (token * n_head + head) of one sequence and kv head see ``limits`` positions."""
-        head_dim = keys.shape[2]
-        width, n_scores = _padded(head_dim, LANES), _padded(limits.max(), BLOCK)
+        """Queries ``places`` (token * n_head + head) of one sequence and kv head see ``begins`` to ``ends``."""
+        head_dim, lowest = keys.shape[2], begins.min() // BLOCK * BLOCK
+        width, n_scores = _padded(head_dim, LANES), _padded(ends.max(), BLOCK)
         panel = scratch[_INDEX_BYTES:_SUMS]
         sums = scratch[_SUMS:_FLOATS].view(np.float64)
         floats = scratch[_FLOATS:].view(np.float32)
@@ -136,12 +139,18 @@ def _make_attend(dtype: np.dtype[Any]) -> Kernel:
             _copy_query(flat, places[i] * head_dim, head_dim, queries, i * width)
             for k in range(0, head_dim, LANES):
                 round_16(queries, 4 * (i * width + k))
-        scores_of_tile(queries, keys, blocks, head_kv, limits, head_dim, panel, sums, scores, n_scores)
-        for i in range(len(limits)):
-            soft_max(scores, i * n_scores, limits[i], scale)
-            for k in range(0, limits[i], LANES):
+        scores_of_tile(queries, keys, blocks, head_kv, lowest, ends, head_dim, panel, sums, scores, n_scores)
+        for i in range(len(ends)):
+            begin, end = begins[i], ends[i]
+            if cap != 0:
+                cap_scores(scores, i * n_scores, begin, end, cap)
+            sink = sinks[places[i] % n_head] if len(sinks) else _NO_SINK
+            soft_max(scores, i * n_scores, begin, end, scale, sink)
+            for k in range(begin - begin % LANES, end, LANES):
                 round_16(scores, 4 * (i * n_scores + k))
-        outputs_of_tile(scores, n_scores, values, blocks, head_kv, limits, places, panel, sums, out)
+        outputs_of_tile(
+            scores, n_scores, values, blocks, head_kv, lowest, begins, ends, places, panel, sums, out
+        )  # fmt: skip
 
     return attend
 
@@ -161,19 +170,20 @@ def _end_of_run(sequence: I64, first: int, last: int) -> int:
     return end
 
 
-def _make_attention(dtype: np.dtype[Any]) -> Kernel:
+def _make_attention_window(dtype: np.dtype[Any]) -> Kernel:
     attend = _make_attend(dtype)
 
-    @jit(name=f"simd_attention_{SUFFIX[dtype]}")
-    def attention(
+    @jit(name=f"simd_attention_window_{SUFFIX[dtype]}")
+    def attention_window(
         q: F32, keys: Cache, values: Cache, table: I64, sequence: I64, position: I64, n_head: int, scale: np.float32,
-        out: F32, scratch: U8, start: int, stop: int,
+        window: int, cap: np.float32, sinks: F32, out: F32, scratch: U8, start: int, stop: int,
     ) -> None:  # fmt: skip
-        """``reference.attention`` of items counted as (kv head, tile of tokens, head of the kv head)."""
+        """``reference.attention_window`` of items counted as (kv head, tile of tokens, head of the kv head)."""
         n_tokens, group = len(position), n_head // keys.shape[1]
         n_tiles = (n_tokens + TILE - 1) // TILE
-        limits = scratch[: 8 * TILE].view(np.int64)
-        places = scratch[8 * TILE : 16 * TILE].view(np.int64)
+        begins = scratch[: 8 * TILE].view(np.int64)
+        ends = scratch[8 * TILE : 16 * TILE].view(np.int64)
+        places = scratch[16 * TILE : 24 * TILE].view(np.int64)
         item = start
         while item < stop:
             head_kv, head = item // (group * n_tiles), item % group
@@ -187,19 +197,39 @@ def _make_attention(dtype: np.dtype[Any]) -> Kernel:
                 blocks, n = table[sequence[first]], 0
                 for query in range(n_heads * n_tokens_of_run):
                     t = first + query % n_tokens_of_run
-                    limits[n], places[n] = position[t] + 1, t * n_head + first_head + query // n_tokens_of_run
+                    ends[n], places[n] = position[t] + 1, t * n_head + first_head + query // n_tokens_of_run
+                    begins[n] = max(0, ends[n] - window) if window else 0
                     n += 1
                     if n == TILE or query == n_heads * n_tokens_of_run - 1:
-                        attend(q, keys, values, blocks, head_kv, limits[:n], places[:n], scale, out, scratch)
+                        attend(
+                            q, keys, values, blocks, head_kv, begins[:n], ends[:n], places[:n], scale, cap, sinks,
+                            n_head, out, scratch,
+                        )  # fmt: skip
                         n = 0
                 first = end
             item += n_heads
 
+    return attention_window
+
+
+def _make_attention(dtype: np.dtype[Any]) -> Kernel:
+    attention_window = ATTENTION_WINDOW[dtype]
+
+    @jit(name=f"simd_attention_{SUFFIX[dtype]}")
+    def attention(
+        q: F32, keys: Cache, values: Cache, table: I64, sequence: I64, position: I64, n_head: int, scale: np.float32,
+        out: F32, scratch: U8, start: int, stop: int,
+    ) -> None:  # fmt: skip
+        """``reference.attention``: nothing is windowed, capped or sunk."""
+        place, no_sinks = (table, sequence, position), scratch[:0].view(np.float32)
+        attention_window(q, keys, values, *place, n_head, scale, 0, _NO_CAP, no_sinks, out, scratch, start, stop)
+
     return attention
 
 
-# attention(q, keys, values, table, sequence, position, n_head, scale, out, scratch: attention_scratch(), start, stop)
-# as kernels.reference.attention, of attention_items() items.
-ATTENTION: dict[np.dtype[Any], Kernel] = {
-    dtype: _make_attention(dtype) for dtype in (np.dtype(np.float32), np.dtype(np.uint16))
-}
+_DTYPES = tuple(SUFFIX)
+# attention_window(q, keys, values, table, sequence, position, n_head, scale, window, cap, sinks, out,
+# scratch: attention_scratch(), start, stop) as kernels.reference.attention_window, of attention_items() items.
+ATTENTION_WINDOW: dict[np.dtype[Any], Kernel] = {dtype: _make_attention_window(dtype) for dtype in _DTYPES}
+# attention(q, keys, values, table, sequence, position, n_head, scale, out, scratch, start, stop), alike.
+ATTENTION: dict[np.dtype[Any], Kernel] = {dtype: _make_attention(dtype) for dtype in _DTYPES}

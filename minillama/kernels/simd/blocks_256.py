@@ -15,17 +15,19 @@ from typing import Any
 import numpy as np
 
 from minillama.gguf.constants import GGMLType
-from minillama.kernels.bits import load_f32
 from minillama.kernels.jit import Kernel, jit
 from minillama.kernels.layouts import LAYOUTS
-from minillama.kernels.simd.dots import dot_pairs, pair_sums, zeros_i32x8, zeros_i32x16
+from minillama.kernels.simd.activations import bsums_place, d_place, sums_place
+from minillama.kernels.simd.dots import dot_pairs, pair_sums, zeros_f32x8, zeros_i32x4, zeros_i32x8, zeros_i32x16
 from minillama.kernels.simd.lanes import (
+    load_f32,
     load_i8x64,
     load_i16x32,
     narrow_i16,
     pairs_as_i16,
-    prefetch,
+    prefetch_ahead,
     scatter_32,
+    settled,
     splat_u8x64,
     words_as_i32,
 )
@@ -38,6 +40,7 @@ from minillama.kernels.simd.vectors import (
     lane_sum,
     load_f32x8,
     load_f32x16,
+    load_i16x8,
     load_i16x16,
     make_shuffle,
     multiply,
@@ -52,7 +55,6 @@ from minillama.kernels.types import F32, U8
 
 _CLASSES = 8  # k mod 8
 _BLOCK_TILE = 256 * 2 * ROWS  # bytes of a block of sixteen rows, scaled
-_AHEAD = 4096  # bytes between what is read and what is prefetched
 
 # The float sums are in memory, so there are registers for the integers of sixteen tokens; eight were a tenth slower.
 _tile = Tile(16)
@@ -88,50 +90,111 @@ def _make_lane_sums(offset: int) -> Kernel:
     return lane_sums
 
 
+_WITH_MINIMUM = tuple(type_ for type_ in UNPACK if "dmin" in dict(LAYOUTS[type_].fields))
+
+
+@jit
+def _order(quants: object) -> object:
+    quants = settled(quants)
+    return _side_by_side(quants, quants)
+
+
+def _make_dot_minimums(type_: GGMLType) -> Kernel:
+    """The exact sum of minimums, of sixteen values or 32 each, times the sums of as many quants."""
+    is_of_16 = type_ is GGMLType.Q2_K
+
+    @jit(name=f"dot_minimums_{type_.name}")
+    def dot_minimums(minimums: object, other: U8, row: int, n: int, block: int) -> np.int32:
+        if is_of_16:
+            sums = load_i16x16(other, row + bsums_place(n, block))
+            return lane_sum(dot_pairs(zeros_i32x8(), minimums, sums))
+        return lane_sum(dot_pairs(zeros_i32x4(), minimums, load_i16x8(other, row + sums_place(n, block))))
+
+    return dot_minimums
+
+
+def _make_add_block(type_: GGMLType) -> Kernel:
+    """Add a block's terms to the sums of a row and token: eight by k mod 8, and one of what is not in lanes."""
+    lane_sums, is_one_sum, has_minimum = (
+        _make_lane_sums(UNPACK[type_][1]),
+        type_ is GGMLType.Q2_K,
+        type_ in _WITH_MINIMUM,
+    )
+
+    dot_minimums = _make_dot_minimums(type_)
+
+    @jit(name=f"add_block_{type_.name}")
+    def add_block(sums: object, total: np.float32, unpacked: Any, other: U8, row: int, n: int, block: int) -> Any:
+        q0, q1, q2, q3, pairs, low_pairs, d, dmin = unpacked
+        d_other = load_f32(other, row + d_place(n, block))
+        lanes = lane_sums(q0, q1, q2, q3, pairs, other, row + 256 * block)
+        low = np.float32(0)
+        if has_minimum:
+            whole = dot_minimums(low_pairs, other, row, n, block)
+            low = np.float32(np.float32(dmin * d_other) * np.float32(whole))
+        if is_one_sum:
+            term = np.float32(np.float32(d_other * d) * np.float32(lane_sum(lanes)))
+            return sums, np.float32(total + np.float32(term - low))
+        scaled = multiply(splat_f32x8(np.float32(d * d_other)), to_f32(lanes))
+        return add(sums, scaled), np.float32(total - low)
+
+    return add_block
+
+
+def _make_load_block(type_: GGMLType) -> Kernel:
+    unpack, size = UNPACK[type_][0], LAYOUTS[type_].type_size
+
+    @jit(name=f"load_block_{type_.name}")
+    def load_block(flat: U8, at: int) -> Any:
+        """A block, its bytes side by side by k mod 8, its scales in pairs."""
+        q0, q1, q2, q3, scales, mins, d, dmin = unpack(flat, at)
+        for line in range(0, size, 64):
+            prefetch_ahead(flat, at + line)
+        return (
+            _order(q0), _order(q1), _order(q2), _order(q3),
+            settled(words_as_i32(narrow_i16(scales))), narrow_i16(mins), d, dmin,
+        )  # fmt: skip
+
+    return load_block
+
+
 def _make_stream(type_: GGMLType) -> Kernel:
-    (unpack, offset), size = UNPACK[type_], LAYOUTS[type_].type_size
-    lane_sums, is_one_sum, has_minimum = _make_lane_sums(offset), type_ is GGMLType.Q2_K, type_ in _WITH_MINIMUM
+    load_block, add_block, size = _make_load_block(type_), _make_add_block(type_), LAYOUTS[type_].type_size
+
+    @jit(name=f"row_of_token_{type_.name}")
+    def row_of_token(flat: U8, first: int, other: U8, n: int) -> np.float32:
+        sums, total = zeros_f32x8(), np.float32(0)
+        for block in range(n // 256):
+            sums, total = add_block(sums, total, load_block(flat, first + block * size), other, 0, n, block)
+        return ordered_sum(total, sums)
+
+    @jit(name=f"row_of_tokens_{type_.name}")
+    def row_of_tokens(flat: U8, first: int, other: U8, stride: int, n: int, out: F32, r: int, kept: U8) -> None:
+        """As ``row_of_token`` for several, whose sums are kept in memory, every block being unpacked once."""
+        n_tokens = out.shape[0]
+        kept[: 32 * n_tokens] = 0
+        out[:, r] = 0
+        for block in range(n // 256):
+            unpacked = load_block(flat, first + block * size)
+            for t in range(n_tokens):
+                sums = load_f32x8(kept, 32 * t)
+                sums, out[t, r] = add_block(sums, out[t, r], unpacked, other, t * stride, n, block)
+                store(kept, 32 * t, sums)
+        for t in range(n_tokens):
+            out[t, r] = ordered_sum(out[t, r], load_f32x8(kept, 32 * t))
 
     @jit(name=f"stream_{type_.name}")
     def stream(weight: U8, activation: U8, n: int, out: F32, scratch: U8, start: int, stop: int) -> None:
-        n_tokens, row_bytes = activation.shape
-        flat, other, sums = weight.reshape(-1), activation.reshape(-1), scratch[: 32 * n_tokens]
+        n_tokens, stride = activation.shape
+        flat, other, row_bytes = weight.reshape(-1), activation.reshape(-1), n // 256 * size
         for r in range(start, stop):
-            sums[:] = 0
-            out[:, r] = 0
-            for block in range(n // 256):
-                at = (r * (n // 256) + block) * size
-                q0, q1, q2, q3, scales, mins, d, dmin = unpack(flat, at)
-                q0, q1 = _side_by_side(q0, q0), _side_by_side(q1, q1)
-                q2, q3 = _side_by_side(q2, q2), _side_by_side(q3, q3)
-                pairs, low_pairs = words_as_i32(narrow_i16(scales)), narrow_i16(mins)
-                for line in range(0, size, 64):
-                    prefetch(flat, at + _AHEAD + line)
-                for t in range(n_tokens):
-                    row = t * row_bytes
-                    d_other = load_f32(other, row + 3 * n + n // 8 + 4 * block)
-                    lanes = lane_sums(q0, q1, q2, q3, pairs, other, row + 256 * block)
-                    low = np.float32(0)
-                    if has_minimum:
-                        bsums = load_i16x16(other, row + 3 * n + 32 * block)
-                        low = np.float32(
-                            np.float32(dmin * d_other) * lane_sum(dot_pairs(zeros_i32x8(), low_pairs, bsums))
-                        )
-                    if is_one_sum:
-                        whole = np.float32(lane_sum(lanes))
-                        out[t, r] += np.float32(np.float32(np.float32(d_other * d) * whole) - low)
-                    else:
-                        scaled = multiply(splat_f32x8(np.float32(d * d_other)), to_f32(lanes))
-                        store(sums, 32 * t, add(load_f32x8(sums, 32 * t), scaled))
-                        out[t, r] -= low
-            if not is_one_sum:
-                for t in range(n_tokens):
-                    out[t, r] = ordered_sum(out[t, r], load_f32x8(sums, 32 * t))
+            if n_tokens == 1:
+                out[0, r] = row_of_token(flat, r * row_bytes, other, n)
+            else:
+                row_of_tokens(flat, r * row_bytes, other, stride, n, out, r, scratch)
 
     return stream
 
-
-_WITH_MINIMUM = tuple(type_ for type_ in UNPACK if "dmin" in dict(LAYOUTS[type_].fields))
 
 # Of 256 bytes: those of a class, k mod 8, for two classes from 128 bytes each; eight from a vector of 64.
 _of_classes: list[Any] = [
@@ -179,29 +242,38 @@ def _class_sums(whole: object, tile: U8, at: int, other: U8, pairs: int, stride:
     return whole
 
 
-@jit
-def _minimum_sums(mins: U8, block: int, other: U8, bsums: int, stride: int) -> object:
-    low = zeros_i32_tile()
-    for i in range(8):
-        low = dot_pairs_each(low, load_i16x32(mins, 512 * block + 64 * i), other, bsums + 4 * i, stride)
-    return to_f32(low)
+def _make_minimum_sums(type_: GGMLType) -> Kernel:
+    """As ``dot_minimums``, of the unpacked rows with all tokens of a tile."""
+    is_of_16 = type_ is GGMLType.Q2_K
+    n_pairs = 8 if is_of_16 else 4
+
+    @jit(name=f"minimum_sums_{type_.name}")
+    def minimum_sums(mins: U8, other: U8, row: int, stride: int, n: int, block: int) -> object:
+        low, sums = zeros_i32_tile(), row + (bsums_place(n, block) if is_of_16 else sums_place(n, block))
+        for i in range(n_pairs):
+            low = dot_pairs_each(low, load_i16x32(mins, 512 * block + 64 * i), other, sums + 4 * i, stride)
+        return to_f32(low)
+
+    return minimum_sums
 
 
 def _make_tile_of_tokens(type_: GGMLType) -> Kernel:
     """The products of the unpacked rows with ``TOKENS`` tokens."""
     is_one_sum, has_minimum = type_ is GGMLType.Q2_K, type_ in _WITH_MINIMUM
 
+    minimum_sums = _make_minimum_sums(type_)
+
     @jit(name=f"tile_of_tokens_{type_.name}")
     def products(tile: U8, mins: U8, factors: U8, sums: U8, other: U8, row: int, stride: int, n: int) -> object:
         sums[:] = 0
         totals = zeros_f32_tile()
         for block in range(n // 256):
-            pairs, d_at = row + n + 512 * block, row + 3 * n + n // 8 + 4 * block
+            pairs, d_at = row + n + 512 * block, row + d_place(n, block)
             d_other = splat_each_f32(other, d_at, stride)
             scale = multiply(for_each(load_f32x16(factors, 128 * block)), d_other)
             low = zeros_f32_tile()
             if has_minimum:
-                low = _minimum_sums(mins, block, other, row + 3 * n + 32 * block, stride)
+                low = minimum_sums(mins, other, row, stride, n, block)
                 low = multiply(multiply(for_each(load_f32x16(factors, 128 * block + 64)), d_other), low)
             whole = zeros_i32_tile()
             for c in range(_CLASSES):

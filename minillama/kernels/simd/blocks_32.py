@@ -12,29 +12,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from minillama.gguf.constants import GGMLType
 from minillama.kernels import layouts
 from minillama.kernels.jit import Kernel, jit
 from minillama.kernels.layouts import BlockLayout
 from minillama.kernels.simd.activations import OFFSETS, padded_blocks
-from minillama.kernels.simd.dots import dot_bytes, sum_quads, zeros_i32x16
+from minillama.kernels.simd.dots import dot_bytes, make_zeros, sum_quads, zeros_i32x16
+from minillama.kernels.simd.floats import store_first
 from minillama.kernels.simd.lanes import (
+    broadcast_quarters,
     gather_near_u32,
     gather_u32,
-    gather_u64,
     load_i8x64,
     load_quarters,
     load_u8x64,
+    make_add_where_set,
     narrow_u16,
-    prefetch,
-    set_where,
+    prefetch_ahead,
 )
 from minillama.kernels.simd.tiles import ROWS, Tile, copy_rows, dot_bytes_each, store_each, transpose
 from minillama.kernels.simd.vectors import (
     add,
     add_number,
+    f32x16,
     halves_to_f32,
     keep_bits,
     load_f32x16,
@@ -52,12 +52,12 @@ TOKENS, MATRIX_TOKENS = _tile.n_tokens, _tile.n_tokens  # of a tile; from so man
 zeros_i32_tile, zeros_f32_tile, for_each = _tile.zeros_i32, _tile.zeros_f32, _tile.for_each
 splat_each_i32, splat_each_f32 = _tile.splat_each_i32, _tile.splat_each_f32
 
-STREAM_ROWS = 8  # whose terms are added up side by side
+STREAM_ROWS = 16  # whose terms are added up side by side
 _STEP = 16  # blocks
 _GROUP = 4  # blocks unpacked at a time
 _GROUP_BYTES = _GROUP * 32 * ROWS
 _LARGEST_BLOCK = 34
-_AHEAD = 4096  # bytes between what is read and what is prefetched
+zeros_f32x16 = make_zeros(f32x16)
 
 
 @dataclass(frozen=True)
@@ -93,14 +93,17 @@ def _make_nibbles(layout: BlockLayout) -> Kernel:
     return load_group
 
 
+_add_low_fifth, _add_high_fifth = make_add_where_set(0, 16), make_add_where_set(16, 16)
+
+
 def _make_five_bits(layout: BlockLayout) -> Kernel:
     nibbles, at_qh, size = _make_nibbles(layout), layout.offset("qh"), layout.type_size
 
     @jit(name=f"load_five_bits_{layout.type.name}")
     def load_group(array: U8, at: int) -> tuple[object, object]:
         low, high = nibbles(array, at)
-        low_flags, high_flags = gather_u64(array, at + at_qh, size), gather_u64(array, at + at_qh + 2, size)
-        return set_where(low, low_flags, 16), set_where(high, high_flags, 16)
+        flags = broadcast_quarters(array, at + at_qh, size)
+        return _add_low_fifth(low, flags), _add_high_fifth(high, flags)
 
     return load_group
 
@@ -151,21 +154,17 @@ def _scales(both: object) -> tuple[object, object]:
 
 
 @jit
-def _add_up(terms: F32, n_blocks: int, out: F32, first: int, n_rows: int) -> None:
-    """Sum the terms of up to eight rows, each in the order of its blocks."""
-    s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = np.float32(0)
-    for i in range(n_blocks):
-        s0 = np.float32(s0 + terms[i])
-        s1 = np.float32(s1 + terms[i + n_blocks])
-        s2 = np.float32(s2 + terms[i + 2 * n_blocks])
-        s3 = np.float32(s3 + terms[i + 3 * n_blocks])
-        s4 = np.float32(s4 + terms[i + 4 * n_blocks])
-        s5 = np.float32(s5 + terms[i + 5 * n_blocks])
-        s6 = np.float32(s6 + terms[i + 6 * n_blocks])
-        s7 = np.float32(s7 + terms[i + 7 * n_blocks])
-    for r, total in enumerate((s0, s1, s2, s3, s4, s5, s6, s7)):
-        if r < n_rows:
-            out[first + r] = total
+def _add_up(terms: U8, n_blocks: int, columns: U8, out: F32, first: int, n_rows: int) -> None:
+    """Sum the terms of up to sixteen rows, each in the order of its blocks.
+
+    They are transposed sixteen at a time, so that a row is a lane; what lies behind a row's terms is not added.
+    """
+    total = zeros_f32x16()
+    for block in range(0, n_blocks, _STEP):
+        transpose(terms, 4 * block, 4 * n_blocks, columns, 0)
+        for i in range(min(_STEP, n_blocks - block)):
+            total = add(total, load_f32x16(columns, 64 * i))
+    store_first(out, 4 * first, n_rows, total)
 
 
 def _make_sixteen(blocks: Blocks32) -> Kernel:
@@ -184,7 +183,7 @@ def _make_sixteen(blocks: Blocks32) -> Kernel:
         low_3, high_3 = load_group(array, at + 3 * _GROUP * size)
         d, m = _scales(gather_near_u32(array, at, size))
         for line in range(0, _STEP * size, 64):
-            prefetch(array, at + _AHEAD + line)
+            prefetch_ahead(array, at + line)
         for t in range(n_tokens):
             row = t * row_bytes
             a, b = row + 16 * block, row + 16 * (places + block)
@@ -212,6 +211,7 @@ def _make_stream(blocks: Blocks32) -> Kernel:
         n_tokens, row_bytes = activation.shape
         flat, other = weight.reshape(-1), activation.reshape(-1)
         rest, terms = scratch[: _STEP * _LARGEST_BLOCK], scratch[_STEP * _LARGEST_BLOCK :]
+        columns, terms = terms[: 64 * _STEP], terms[64 * _STEP :]
         stride = 4 * (STREAM_ROWS * n_blocks + _STEP)
         for first in range(start, stop, STREAM_ROWS):
             n_rows = min(STREAM_ROWS, stop - first)
@@ -223,7 +223,7 @@ def _make_stream(blocks: Blocks32) -> Kernel:
                     rest[: left * size] = flat[at : at + left * size]
                     sixteen(rest, 0, other, row_bytes, n_tokens, places, block % n_blocks, terms, 4 * block, stride)
             for t in range(n_tokens):
-                _add_up(terms[t * stride : (t + 1) * stride].view(np.float32), n_blocks, out[t], first, n_rows)
+                _add_up(terms[t * stride : (t + 1) * stride], n_blocks, columns, out[t], first, n_rows)
 
     return stream
 
@@ -317,7 +317,7 @@ def _make_matrix(blocks: Blocks32) -> Kernel:
 def mul_mat_scratch(n: int, n_tokens: int) -> int:
     """Bytes of scratch that the kernels need."""
     n_blocks = n // 32
-    stream = _STEP * _LARGEST_BLOCK + MATRIX_TOKENS * 4 * (STREAM_ROWS * n_blocks + _STEP)
+    stream = _STEP * (_LARGEST_BLOCK + 64) + MATRIX_TOKENS * 4 * (STREAM_ROWS * n_blocks + _STEP)
     matrix = 128 * ROWS + 192 + 4 * ROWS * TOKENS + -(-n_blocks // _GROUP) * _GROUP_BYTES + 128 * n_blocks
     return max(stream, matrix)
 

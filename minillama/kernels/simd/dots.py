@@ -118,3 +118,4 @@ def make_zeros(vector: Vector) -> Any:
 
 
 zeros_i32x8, zeros_i32x16 = make_zeros(Vector(types.int32, 8)), make_zeros(Vector(types.int32, 16))
+zeros_i32x4, zeros_f32x8 = make_zeros(Vector(types.int32, 4)), make_zeros(Vector(types.float32, 8))

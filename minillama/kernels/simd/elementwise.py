@@ -1,4 +1,4 @@
-"""Norm, additions and SwiGLU on 16 lanes: the results of ``reference.elementwise``.
+"""Norms and SwiGLU on 16 lanes: the results of ``reference.elementwise``.
 
 All work on rows ``start`` to ``stop`` of float32 arrays [n_tokens, n] and write to ``out`` of the same shape.
 """
@@ -7,9 +7,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from minillama.kernels.jit import jit
-from minillama.kernels.reference.libm import exp_lane, expf
-from minillama.kernels.simd.floats import divide, exp_lanes, sum_in_order
+from minillama.kernels.jit import Kernel, jit
+from minillama.kernels.reference.libm import expf
+from minillama.kernels.simd.floats import (
+    absolute,
+    divide,
+    exp_lanes,
+    load_first,
+    store_first,
+    sum_in_order,
+    sums_of_fours,
+    where_before,
+)
 from minillama.kernels.simd.vectors import (
     add,
     load_f32x16,
@@ -72,47 +81,95 @@ def rms_norm(x: F32, weight: F32, eps: np.float32, out: F32, start: int, stop: i
             result[at + k] = np.float32(flat[at + k] * scale) * weight[k]
 
 
-@jit(name="simd_add")
-def add_rows(x: F32, y: F32, out: F32, start: int, stop: int) -> None:
-    """``ggml_add`` of two arrays of one shape."""
-    first, last = start * x.shape[1], stop * x.shape[1]
-    left, right, result = x.reshape(-1), y.reshape(-1), out.reshape(-1)
-    whole = last - (last - first) % LANES
-    for k in range(first, whole, LANES):
-        store(result, 4 * k, add(load_f32x16(left, 4 * k), load_f32x16(right, 4 * k)))
-    for k in range(whole, last):
-        result[k] = left[k] + right[k]
+@jit
+def _mean(x: F32, at: int, n: int) -> tuple[np.float32, bool]:
+    """The sum by 16 sums, rounded to float32 and divided, and whether any order of summing rounds to the same.
 
-
-@jit(name="simd_add_bias")
-def add_bias(x: F32, bias: F32, out: F32, start: int, stop: int) -> None:
-    """``ggml_add`` of one row to every row."""
-    n = x.shape[1]
-    flat, result = x.reshape(-1), out.reshape(-1)
-    in_lanes = n - n % LANES
-    for at in range(start * n, stop * n, n):
-        for k in range(0, in_lanes, LANES):
-            store(result, 4 * (at + k), add(load_f32x16(flat, 4 * (at + k)), load_f32x16(bias, 4 * k)))
-        for k in range(in_lanes, n):
-            result[at + k] = flat[at + k] + bias[k]
+    As in :func:`_mean_square`, but terms may cancel: orders differ by less than 2 n 2^-53 of the sum of their sizes.
+    """
+    sums = sizes = splat_f64x16(0.0)
+    for k in range(0, n, LANES):
+        values = to_f64(load_first(x, 4 * (at + k), n - k))
+        sums, sizes = add(sums, values), add(sizes, absolute(values))
+    total = sum_in_order(np.float64(0), sums)
+    slack = sum_in_order(np.float64(0), sizes) * (np.float64(n + 20) * np.float64(2.0**-51))
+    low, high = np.float32(total - slack), np.float32(total + slack)
+    return np.float32(low / np.float32(n)), low == high
 
 
 @jit
-def _swiglu_tail(gate: np.float32, up: np.float32, exponential: np.float32) -> np.float32:
-    return np.float32(np.float32(gate / np.float32(_ONE + exponential)) * up)
+def _mean_in_order(x: F32, at: int, n: int) -> np.float32:
+    total = np.float64(0)
+    for k in range(at, at + n):
+        total += np.float64(x[k])
+    return np.float32(np.float32(total) / np.float32(n))
+
+
+@jit
+def _centre(x: F32, at: int, n: int, mean: np.float32, out: F32) -> np.float32:
+    """Write x less its mean, and return the mean of the squares; their last n mod 4 are added one by one."""
+    total = np.float64(0)
+    for k in range(0, n, LANES):
+        to, rest = 4 * (at + k), n - k
+        centred = subtract(load_first(x, to, rest), splat_f32x16(mean))
+        store_first(out, to, rest, centred)
+        squares = where_before(rest - rest % 4, multiply(centred, centred), splat_f32x16(_ZERO))
+        total = sum_in_order(total, to_f64(sums_of_fours(squares)))
+    for k in range(at + n - n % 4, at + n):
+        total += np.float64(np.float32(out[k] * out[k]))
+    return np.float32(total / n)
+
+
+@jit(name="simd_layer_norm")
+def layer_norm(x: F32, weight: F32, eps: np.float32, out: F32, start: int, stop: int) -> None:
+    """``ggml_compute_forward_norm_f32`` and the product with the weight: the sums of ``reference.elementwise``."""
+    n = x.shape[1]
+    flat, result = x.reshape(-1), out.reshape(-1)
+    for at in range(start * n, stop * n, n):
+        mean, certain = _mean(flat, at, n)
+        if not certain:
+            mean = _mean_in_order(flat, at, n)
+        variance = _centre(flat, at, n, mean, result)
+        scale = np.float32(_ONE / np.float32(np.sqrt(np.float32(variance + eps))))
+        for k in range(0, n, LANES):
+            to, rest = 4 * (at + k), n - k
+            scaled = multiply(load_first(result, to, rest), splat_f32x16(scale))
+            store_first(result, to, rest, multiply(scaled, load_first(weight, 4 * k, rest)))
+
+
+def _make_silu(name: str, *, is_gated: bool) -> Kernel:
+    """``x / (1 + exp(-x))``, times the other array if it is gated, the last n mod 4 with libm's exponential."""
+
+    @jit(name=f"{name}_row")
+    def of_row(x: F32, up: F32, at: int, n: int, out: F32) -> None:
+        for k in range(0, n - n % 4, LANES):
+            to, rest = 4 * (at + k), n - n % 4 - k
+            value = load_first(x, to, rest)
+            value = divide(value, add(splat_f32x16(_ONE), exp_lanes(subtract(splat_f32x16(_ZERO), value))))
+            if is_gated:
+                value = multiply(value, load_first(up, to, rest))
+            store_first(out, to, rest, value)
+        for k in range(at + n - n % 4, at + n):
+            value = np.float32(x[k] / np.float32(_ONE + expf(np.float32(-x[k]))))
+            out[k] = value * up[k] if is_gated else value
+
+    return of_row
+
+
+_silu_row, _swiglu_row = _make_silu("silu", is_gated=False), _make_silu("swiglu", is_gated=True)
+
+
+@jit(name="simd_silu")
+def silu(x: F32, out: F32, start: int, stop: int) -> None:
+    """``ggml_vec_silu_f32``."""
+    n, flat = x.shape[1], x.reshape(-1)
+    for t in range(start, stop):
+        _silu_row(flat, flat, t * n, n, out.reshape(-1))
 
 
 @jit(name="simd_swiglu")
 def swiglu(gate: F32, up: F32, out: F32, start: int, stop: int) -> None:
-    """``ggml_vec_swiglu_f32``: ``gate / (1 + exp(-gate)) * up``, the last n mod 4 with libm's exponential."""
+    """``ggml_vec_swiglu_f32``: ``silu(gate) * up``."""
     n = gate.shape[1]
-    gates, ups, result = gate.reshape(-1), up.reshape(-1), out.reshape(-1)
-    for at in range(start * n, stop * n, n):
-        for k in range(at, at + n - n % LANES, LANES):
-            value = load_f32x16(gates, 4 * k)
-            sigmoid = add(splat_f32x16(_ONE), exp_lanes(subtract(splat_f32x16(_ZERO), value)))
-            store(result, 4 * k, multiply(divide(value, sigmoid), load_f32x16(ups, 4 * k)))
-        for k in range(at + n - n % LANES, at + n - n % 4):
-            result[k] = _swiglu_tail(gates[k], ups[k], exp_lane(np.float32(_ZERO - gates[k])))
-        for k in range(at + n - n % 4, at + n):
-            result[k] = _swiglu_tail(gates[k], ups[k], expf(np.float32(-gates[k])))
+    for t in range(start, stop):
+        _swiglu_row(gate.reshape(-1), up.reshape(-1), t * n, n, out.reshape(-1))

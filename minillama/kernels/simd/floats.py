@@ -15,8 +15,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from minillama.kernels.bits import float_to_half, half_to_float
-from minillama.kernels.jit import Kernel, jit
+from minillama.kernels.jit import jit
 from minillama.kernels.reference import libm
 from minillama.kernels.simd import vectors
 from minillama.kernels.simd.vectors import (
@@ -106,6 +105,12 @@ def where_greater(_typing: Any, a: Vector, b: Vector, x: Vector, y: Vector) -> t
     return x(a, b, x, y), codegen
 
 
+def _mask(builder: Any, count: Any, lanes: int) -> Any:
+    """Which of the lanes are the first ``count``."""
+    index = ir.Constant(ir.VectorType(ir.IntType(64), lanes), list(range(lanes)))
+    return builder.icmp_signed("<", index, vectors._splat(builder, count, Vector(types.int64, lanes)))
+
+
 @intrinsic
 def where_before(_typing: Any, count: Any, x: Vector, y: Vector) -> tuple[Any, Codegen] | None:
     """Lane of x in the first ``count`` lanes, else of y."""
@@ -113,12 +118,37 @@ def where_before(_typing: Any, count: Any, x: Vector, y: Vector) -> tuple[Any, C
         return None
 
     def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        index = Vector(types.int64, x.lanes)
-        lanes = ir.Constant(ir.VectorType(ir.IntType(64), x.lanes), list(range(x.lanes)))
-        first = builder.icmp_signed("<", lanes, vectors._splat(builder, arguments[0], index))
-        return builder.select(first, *arguments[1:])
+        return builder.select(_mask(builder, arguments[0], x.lanes), *arguments[1:])
 
     return x(types.int64, x, y), codegen
+
+
+@intrinsic
+def load_first(_typing: Any, array: Any, _offset: Any, _count: Any) -> tuple[Any, Codegen]:
+    """The first lanes of float32 x 16 at a byte offset, zeros in the others, whose memory is not touched."""
+    vector = vectors.f32x16
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        llvm = vectors._llvm(vector)
+        pointer = vectors._address(context, builder, signature.args[0], arguments[:2], llvm)
+        zeros, mask = ir.Constant(llvm, None), _mask(builder, arguments[2], vector.lanes)
+        align = ir.Constant(ir.IntType(32), 1)
+        return _llvm_call(builder, "llvm.masked.load.v16f32.p0", llvm, (pointer, align, mask, zeros))
+
+    return vector(array, types.int64, types.int64), codegen
+
+
+@intrinsic
+def store_first(_typing: Any, array: Any, _offset: Any, _count: Any, x: Vector) -> tuple[Any, Codegen]:
+    """Write the first lanes of float32 x 16."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = vectors._address(context, builder, signature.args[0], arguments[:2], arguments[3].type)
+        align, mask = ir.Constant(ir.IntType(32), 1), _mask(builder, arguments[2], x.lanes)
+        _llvm_call(builder, "llvm.masked.store.v16f32.p0", ir.VoidType(), (arguments[3], pointer, align, mask))
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, types.int64, x), codegen
 
 
 def _make_reduction(operation: str, *, with_start: bool) -> Any:
@@ -176,19 +206,41 @@ def _through_half(_typing: Any, x: Vector) -> tuple[Any, Codegen]:
     return x(x), codegen
 
 
-@jit
-def _round_lanes_to_half(x: F32, offset: int) -> None:
-    store(x, offset, _through_half(load_f32x16(x, offset)))
+@intrinsic
+def _through_half_bits(_typing: Any, x: Vector) -> tuple[Any, Codegen]:
+    """As ``_through_half``, by whole-number operations, for machines that do not convert."""
+    wide = ir.VectorType(ir.IntType(32), x.lanes)
+
+    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        floats = arguments[0].type
+
+        def constant(value: int) -> ir.Constant:
+            return ir.Constant(wide, [value] * x.lanes)
+
+        bits = builder.bitcast(arguments[0], wide)
+        size = builder.and_(bits, constant(0x7FFFFFFF))
+        odd = builder.and_(builder.lshr(size, constant(13)), constant(1))
+        usual = builder.and_(builder.add(builder.add(size, constant(0xFFF)), odd), constant(~0x1FFF))
+        half = ir.Constant(floats, [0.5] * x.lanes)  # a sum with it has an ulp of the smallest half
+        small = builder.fsub(builder.fadd(builder.bitcast(size, floats), half), half)
+        is_small = builder.icmp_unsigned("<", size, constant(0x38800000))
+        usual = builder.select(is_small, builder.bitcast(small, wide), usual)
+        usual = builder.select(builder.icmp_unsigned(">=", size, constant(0x477FF000)), constant(0x7F800000), usual)
+        usual = builder.select(builder.icmp_unsigned(">", size, constant(0x7F800000)), constant(0x7FC00000), usual)
+        return builder.bitcast(builder.or_(usual, builder.and_(bits, constant(0x80000000))), floats)
+
+    return x(x), codegen
+
+
+# half_lanes(x): the value of the half nearest to every lane.
+half_lanes = _through_half if vectors._HARDWARE_HALVES else _through_half_bits
 
 
 @jit
-def _round_each_to_half(x: F32, offset: int) -> None:
-    for i in range(offset // 4, offset // 4 + 16):
-        x[i] = half_to_float(float_to_half(x[i]))
+def round_to_half(x: F32, offset: int) -> None:
+    """Round 16 floats in place, each to the value of the half nearest to it."""
+    store(x, offset, half_lanes(load_f32x16(x, offset)))
 
-
-# round_to_half(x, offset): 16 floats in place, each the value of the half nearest to it.
-round_to_half: Kernel = _round_lanes_to_half if vectors._HARDWARE_HALVES else _round_each_to_half
 
 even_lanes, odd_lanes = make_shuffle(range(0, 32, 2)), make_shuffle(range(1, 32, 2))
 _even_of_16, _odd_of_16 = make_shuffle(range(0, 16, 2)), make_shuffle(range(1, 16, 2))

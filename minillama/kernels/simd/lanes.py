@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import llvmlite.binding
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 
 from minillama.kernels.simd.vectors import (
     Codegen,
@@ -21,6 +23,8 @@ from minillama.kernels.simd.vectors import (
 
 _BYTE, _INDEX, _OFFSET = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _GATHERED = 16
+
+_FEATURES = llvmlite.binding.get_host_cpu_features()
 
 i8x64, u8x64, i16x32 = Vector(types.int8, 64), Vector(types.uint8, 64), Vector(types.int16, 32)
 i32x16, u32x16 = Vector(types.int32, 16), Vector(types.uint32, 16)
@@ -47,6 +51,81 @@ def load_code(context: Any, builder: Any, array_type: Any, place: Any, type_: ir
     value = builder.load(_address(context, builder, array_type, place, type_))
     value.align = 1
     return value
+
+
+def _make_load_number(element: Any, llvm: ir.Type) -> Any:
+    """``load(array, offset)``: a number at a byte offset, whatever the alignment."""
+
+    @intrinsic
+    def load(_typing: Any, array: Any, _offset: Any) -> tuple[Any, Codegen]:
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return load_code(context, builder, signature.args[0], arguments, llvm)
+
+        return element(array, types.int64), codegen
+
+    return load
+
+
+load_u32, load_u64 = _make_load_number(types.uint32, _INDEX), _make_load_number(types.uint64, _OFFSET)
+load_f32 = _make_load_number(types.float32, ir.FloatType())
+
+
+@intrinsic
+def settled(_typing: Any, vector: Vector) -> tuple[Any, Codegen]:
+    """The vector, as it is: shuffles before and after are not merged.
+
+    LLVM makes of two cheap shuffles one that costs more than both (vpermt2b takes three steps, vpermb and vpermd one).
+    """
+
+    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        if not _FEATURES.get("avx512vbmi"):
+            return arguments[0]
+        nothing = ir.InlineAsm(ir.FunctionType(_llvm(vector), [_llvm(vector)]), "", "=v,0")
+        return builder.call(nothing, arguments)
+
+    return vector(vector), codegen
+
+
+def _bit_matrix(shift: int, mask: int) -> int:
+    """Of a byte, shifted down and masked, as vgf2p8affineqb takes it: a row of bits for every bit, the last first."""
+    rows = [1 << (bit + shift) if mask >> bit & 1 and 0 <= bit + shift < 8 else 0 for bit in range(8)]
+    return int.from_bytes(bytes(reversed(rows)), "little")
+
+
+def make_take_bits(first: int, second: int, mask: int) -> Any:
+    """``taken(bytes)``: of uint8 x 64, each shifted down by one number, in the upper half by another, and masked.
+
+    Negative numbers shift up; both have the same sign.
+    """
+
+    def shifted_pairs(builder: Any, value: Any) -> Any:
+        """Shifts of 16-bit lanes: what comes from the neighbouring byte is masked away."""
+        pairs = ir.VectorType(ir.IntType(16), 32)
+        counts = ir.Constant(pairs, [abs(first)] * 16 + [abs(second)] * 16)
+        shift = builder.shl if min(first, second) < 0 else builder.lshr
+        moved = builder.bitcast(shift(builder.bitcast(value, pairs), counts), value.type)
+        return builder.and_(moved, ir.Constant(value.type, [mask] * 64))
+
+    def affine(builder: Any, value: Any) -> Any:
+        rows = [_bit_matrix(first, mask)] * 4 + [_bit_matrix(second, mask)] * 4
+        matrix = builder.bitcast(ir.Constant(ir.VectorType(_OFFSET, 8), rows), value.type)
+        signature = ir.FunctionType(value.type, [value.type, value.type, _BYTE])
+        name = "llvm.x86.vgf2p8affineqb.512"
+        function = cgutils.get_or_insert_function(builder.module, signature, name)
+        return builder.call(function, [value, matrix, ir.Constant(_BYTE, 0)])
+
+    @intrinsic
+    def taken(_typing: Any, vector: Vector) -> tuple[Any, Codegen] | None:
+        if vector != u8x64:
+            return None
+
+        def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            has_affine = _FEATURES.get("gfni") and _FEATURES.get("avx512bw")
+            return (affine if has_affine else shifted_pairs)(builder, arguments[0])
+
+        return vector(vector), codegen
+
+    return taken
 
 
 @intrinsic
@@ -92,6 +171,18 @@ def gather_near_u32(_typing: Any, array: Any, _offset: Any, _stride: Any) -> tup
 
 
 @intrinsic
+def load_twice(_typing: Any, array: Any, _offset: Any) -> tuple[Any, Codegen]:
+    """Thirty-two bytes, and again: uint8 x 64."""
+    half = _llvm(Vector(types.uint8, 32))
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        loaded = load_code(context, builder, signature.args[0], arguments, half)
+        return joined(builder, [loaded, loaded])
+
+    return u8x64(array, types.int64), codegen
+
+
+@intrinsic
 def load_quarters(_typing: Any, array: Any, _offset: Any, _stride: Any) -> tuple[Any, Codegen]:
     """Four times sixteen bytes, ``stride`` bytes apart: uint8 x 64."""
     quarter = _llvm(Vector(types.uint8, 16))
@@ -106,31 +197,39 @@ def load_quarters(_typing: Any, array: Any, _offset: Any, _stride: Any) -> tuple
 
 
 @intrinsic
-def gather_u64(_typing: Any, array: Any, _offset: Any, _stride: Any) -> tuple[Any, Codegen]:
-    """Four 16-bit integers, ``stride`` bytes apart, the first lowest."""
-    whole = ir.IntType(64)
+def broadcast_quarters(_typing: Any, array: Any, _offset: Any, _stride: Any) -> tuple[Any, Codegen]:
+    """Four 32-bit integers, ``stride`` bytes apart, each four times: uint8 x 64."""
+    quarter, bytes_ = Vector(types.uint32, 4), _llvm(u8x64)
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        bits = ir.Constant(whole, 0)
-        for i in range(4):
-            part = load_code(context, builder, signature.args[0], after(builder, arguments, i), ir.IntType(16))
-            bits = builder.or_(bits, builder.shl(builder.zext(part, whole), ir.Constant(whole, 16 * i)))
-        return bits
+        numbers = [
+            load_code(context, builder, signature.args[0], after(builder, arguments, i), _INDEX) for i in range(4)
+        ]
+        return builder.bitcast(joined(builder, [_splat(builder, number, quarter) for number in numbers]), bytes_)
 
-    return types.uint64(array, types.int64, types.int64), codegen
+    return u8x64(array, types.int64, types.int64), codegen
 
 
-@intrinsic
-def set_where(_typing: Any, vector: Vector, _flags: Any, _bits: Any) -> tuple[Any, Codegen]:
-    """The bytes (uint8 x 64), with ``bits`` set in those whose flag, a bit of a 64-bit integer, is set."""
+def make_add_where_set(first: int, number: int) -> Any:
+    """``added(bytes, flags)``: ``number`` added to bytes whose flag is set.
 
-    def codegen(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        value, flags, bits = arguments
-        mask = builder.bitcast(flags, ir.VectorType(ir.IntType(1), 64))
-        number = context.cast(builder, bits, types.int64, types.uint8)
-        return builder.select(mask, builder.or_(value, _splat(builder, number, vector)), value)
+    The flags of the 16 bytes of a quarter are bits ``first`` and on of the same quarter of the other vector.
+    """
+    flag_byte = [16 * quarter + (first + i) // 8 for quarter in range(4) for i in range(16)]
+    flag_bit = [1 << (first + i) % 8 for quarter in range(4) for i in range(16)]
 
-    return vector(vector, types.uint64, types.int64), codegen
+    @intrinsic
+    def added(_typing: Any, vector: Vector, flags: Vector) -> tuple[Any, Codegen]:
+        def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            value, bits = arguments
+            bits = builder.shuffle_vector(bits, ir.Constant(bits.type, ir.Undefined), _indices(flag_byte))
+            bits = builder.and_(bits, ir.Constant(bits.type, flag_bit))
+            is_set = builder.icmp_unsigned("!=", bits, ir.Constant(bits.type, None))
+            return builder.select(is_set, builder.add(value, ir.Constant(value.type, [number] * 64)), value)
+
+        return vector(vector, flags), codegen
+
+    return added
 
 
 @intrinsic
@@ -148,18 +247,31 @@ def scatter_32(_typing: Any, array: Any, _offset: Any, _stride: Any, vector: Vec
     return types.void(array, types.int64, types.int64, vector), codegen
 
 
+_NEAR, _FAR = 2048, 16384  # bytes ahead
+
+
+def _ask_for(builder: Any, address: Any, locality: int) -> None:
+    kind = [ir.Constant(ir.IntType(32), number) for number in (0, locality, 1)]  # to read, how near, data
+    signature = ir.FunctionType(ir.VoidType(), [address.type, *(number.type for number in kind)])
+    function = builder.module.globals.get("llvm.prefetch.p0") or ir.Function(
+        builder.module, signature, "llvm.prefetch.p0"
+    )
+    builder.call(function, [address, *kind])
+
+
 @intrinsic
-def prefetch(_typing: Any, array: Any, _offset: Any) -> tuple[Any, Codegen]:
-    """Ask for the cache line at a byte offset, which may lie outside the array."""
+def prefetch_ahead(_typing: Any, array: Any, _offset: Any) -> tuple[Any, Codegen]:
+    """Ask for the cache lines that a kernel comes to after the one at a byte offset, if it reads on from there.
+
+    One far ahead for the second-level cache, which has more requests on their way, and one near for the first: a tenth
+    faster than one alone. The lines may lie outside the array.
+    """
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        address = _address(context, builder, signature.args[0], arguments, _BYTE)
-        kind = [ir.Constant(ir.IntType(32), number) for number in (0, 3, 1)]  # to read, keep, data
-        signature = ir.FunctionType(ir.VoidType(), [address.type, *(number.type for number in kind)])
-        function = builder.module.globals.get("llvm.prefetch.p0") or ir.Function(
-            builder.module, signature, "llvm.prefetch.p0"
-        )
-        builder.call(function, [address, *kind])
+        array, offset = arguments
+        for distance, locality in ((_NEAR, 3), (_FAR, 2)):
+            at = builder.add(offset, ir.Constant(_OFFSET, distance))
+            _ask_for(builder, _address(context, builder, signature.args[0], (array, at), _BYTE), locality)
         return context.get_dummy_value()
 
     return types.void(array, types.int64), codegen

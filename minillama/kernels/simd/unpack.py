@@ -11,8 +11,8 @@ import numpy as np
 
 from minillama.gguf.constants import GGMLType
 from minillama.kernels import layouts
-from minillama.kernels.bits import load_u32
 from minillama.kernels.jit import jit
+from minillama.kernels.simd.lanes import load_twice, load_u8x64, load_u32, load_u64, make_take_bits
 from minillama.kernels.simd.vectors import (
     add_number,
     as_i8,
@@ -20,10 +20,10 @@ from minillama.kernels.simd.vectors import (
     bytes_of,
     keep_bits,
     load_half,
+    load_half_pair,
     load_i8x16,
     load_u8x8,
     load_u8x16,
-    load_u8x32,
     make_shuffle,
     shift_left,
     shift_right,
@@ -33,14 +33,17 @@ from minillama.kernels.types import U8
 
 Block = tuple[object, object, object, object, object, object, np.float32, np.float32]
 
-_joined, _joined_16 = make_shuffle(range(64)), make_shuffle(range(16))
-_each_twice = make_shuffle([lane // 2 for lane in range(16)])
+_joined_16 = make_shuffle(range(16))
+_scales_twice = make_shuffle([(i // 2) % 4 + 8 * (i // 8) for i in range(16)])
+_mins_of = make_shuffle([i % 4 + 8 * (i // 4) + 4 for i in range(8)])
 
-
-@jit
-def _planes(packed: object, first: int, second: int, mask: int) -> object:
-    """Bits of 32 bytes, shifted down by two numbers: 64 bytes."""
-    return _joined(keep_bits(shift_right(packed, first), mask), keep_bits(shift_right(packed, second), mask))
+# By what the two halves of a vector, which begin the same, are shifted down (up, if negative), and the bits kept.
+_two_0_2, _two_4_6, _four_0_4 = make_take_bits(0, 2, 3), make_take_bits(4, 6, 3), make_take_bits(0, 4, 15)
+_third_0_1, _third_2_3 = make_take_bits(-2, -1, 4), make_take_bits(0, 1, 4)  # to where the third bit of a number is
+_third_4_5, _third_6_7 = make_take_bits(2, 3, 4), make_take_bits(4, 5, 4)
+_fifth_0_1, _fifth_2_3 = make_take_bits(-4, -3, 16), make_take_bits(-2, -1, 16)
+_fifth_4_5, _fifth_6_7 = make_take_bits(0, 1, 16), make_take_bits(2, 3, 16)
+_fifth_two_0_2, _fifth_two_4_6 = make_take_bits(-4, -2, 48), make_take_bits(0, 2, 48)
 
 
 _Q2_K_SCALES, _Q2_K_QS, _Q2_K_D, _Q2_K_DMIN = (layouts.Q2_K.offset(field) for field in ("scales", "qs", "d", "dmin"))
@@ -50,11 +53,13 @@ _Q2_K_SCALES, _Q2_K_QS, _Q2_K_D, _Q2_K_DMIN = (layouts.Q2_K.offset(field) for fi
 def unpack_q2_k(row: U8, start: int) -> Block:
     """As ``reference.unpack.unpack_q2_k``."""
     packed = load_u8x16(row, start + _Q2_K_SCALES)
-    first, second = load_u8x32(row, start + _Q2_K_QS), load_u8x32(row, start + _Q2_K_QS + 32)
+    first, second = load_twice(row, start + _Q2_K_QS), load_twice(row, start + _Q2_K_QS + 32)
+    d, dmin = load_half_pair(row, start + _Q2_K_D)
     return (
-        _planes(first, 0, 2, 3), _planes(first, 4, 6, 3), _planes(second, 0, 2, 3), _planes(second, 4, 6, 3),
+        _two_0_2(first), _two_4_6(first),
+        _two_0_2(second), _two_4_6(second),
         to_i32(keep_bits(packed, 15)), to_i32(shift_right(packed, 4)),
-        load_half(row, start + _Q2_K_D), load_half(row, start + _Q2_K_DMIN),
+        d, dmin,
     )  # fmt: skip
 
 
@@ -73,37 +78,34 @@ def _q3_k_scales(row: U8, base: int) -> object:
 
 
 @jit
-def _third_bit(two: object, mask: object, first: int) -> object:
-    return bit_or(two, shift_left(_planes(mask, first, first + 1, 1), 2))
-
-
-@jit
 def unpack_q3_k(row: U8, start: int) -> Block:
     """As ``reference.unpack.unpack_q3_k``, 4 added to the quants."""
-    scales, mask = _q3_k_scales(row, start + _Q3_K_SCALES), load_u8x32(row, start + _Q3_K_HMASK)
-    first, second = load_u8x32(row, start + _Q3_K_QS), load_u8x32(row, start + _Q3_K_QS + 32)
+    scales, mask = _q3_k_scales(row, start + _Q3_K_SCALES), load_twice(row, start + _Q3_K_HMASK)
+    first, second = load_twice(row, start + _Q3_K_QS), load_twice(row, start + _Q3_K_QS + 32)
     return (
-        _third_bit(_planes(first, 0, 2, 3), mask, 0), _third_bit(_planes(first, 4, 6, 3), mask, 2),
-        _third_bit(_planes(second, 0, 2, 3), mask, 4), _third_bit(_planes(second, 4, 6, 3), mask, 6),
+        bit_or(_two_0_2(first), _third_0_1(mask)),
+        bit_or(_two_4_6(first), _third_2_3(mask)),
+        bit_or(_two_0_2(second), _third_4_5(mask)),
+        bit_or(_two_4_6(second), _third_6_7(mask)),
         scales, scales, load_half(row, start + _Q3_K_D), np.float32(0),
     )  # fmt: skip
 
 
 @jit
 def _six_bit_scales(row: U8, base: int) -> tuple[object, object]:
-    first, second, third = load_u32(row, base), load_u32(row, base + 4), load_u32(row, base + 8)
-    six, four, two = np.uint32(0x3F3F3F3F), np.uint32(0x0F0F0F0F), np.uint32(0x03030303)
-    scales_high = np.uint32((third & four) | (((first >> np.uint32(6)) & two) << np.uint32(4)))
-    mins_high = np.uint32(((third >> np.uint32(4)) & four) | (((second >> np.uint32(6)) & two) << np.uint32(4)))
-    scales, mins = bytes_of(np.uint32(first & six), scales_high), bytes_of(np.uint32(second & six), mins_high)
-    return to_i32(_each_twice(scales, scales)), to_i32(_each_twice(mins, mins))
+    """Scales in the first four bytes, minimums in the next, and four bits of eight more numbers in the last."""
+    two_words, third = load_u64(row, base), np.uint64(load_u32(row, base + 8))
+    six, four, two = np.uint64(0x3F3F3F3F3F3F3F3F), np.uint64(0x0F0F0F0F0F0F0F0F), np.uint64(0x3030303030303030)
+    low_bits = (third | (third << np.uint64(28))) & four
+    packed = bytes_of(two_words & six, low_bits | ((two_words >> np.uint64(2)) & two))
+    return to_i32(_scales_twice(packed, packed)), to_i32(_mins_of(packed, packed))
 
 
 @jit
 def _four_bits(row: U8, start: int) -> tuple[object, object, object, object]:
     return (
-        _planes(load_u8x32(row, start), 0, 4, 15), _planes(load_u8x32(row, start + 32), 0, 4, 15),
-        _planes(load_u8x32(row, start + 64), 0, 4, 15), _planes(load_u8x32(row, start + 96), 0, 4, 15),
+        _four_0_4(load_twice(row, start)), _four_0_4(load_twice(row, start + 32)),
+        _four_0_4(load_twice(row, start + 64)), _four_0_4(load_twice(row, start + 96)),
     )  # fmt: skip
 
 
@@ -115,7 +117,8 @@ def unpack_q4_k(row: U8, start: int) -> Block:
     """As ``reference.unpack.unpack_q4_k``."""
     scales, mins = _six_bit_scales(row, start + _Q4_K_SCALES)
     q0, q1, q2, q3 = _four_bits(row, start + _Q4_K_QS)
-    return q0, q1, q2, q3, scales, mins, load_half(row, start + _Q4_K_D), load_half(row, start + _Q4_K_DMIN)
+    d, dmin = load_half_pair(row, start + _Q4_K_D)
+    return q0, q1, q2, q3, scales, mins, d, dmin
 
 
 _Q5_K_D, _Q5_K_DMIN, _Q5_K_SCALES = (layouts.Q5_K.offset(field) for field in ("d", "dmin", "scales"))
@@ -123,19 +126,16 @@ _Q5_K_QH, _Q5_K_QS = layouts.Q5_K.offset("qh"), layouts.Q5_K.offset("qs")
 
 
 @jit
-def _fifth_bit(four: object, planes: object, first: int) -> object:
-    return bit_or(four, shift_left(_planes(planes, first, first + 1, 1), 4))
-
-
-@jit
 def unpack_q5_k(row: U8, start: int) -> Block:
     """As ``reference.unpack.unpack_q5_k``."""
     scales, mins = _six_bit_scales(row, start + _Q5_K_SCALES)
     q0, q1, q2, q3 = _four_bits(row, start + _Q5_K_QS)
-    high = load_u8x32(row, start + _Q5_K_QH)
+    high = load_twice(row, start + _Q5_K_QH)
+    d, dmin = load_half_pair(row, start + _Q5_K_D)
     return (
-        _fifth_bit(q0, high, 0), _fifth_bit(q1, high, 2), _fifth_bit(q2, high, 4), _fifth_bit(q3, high, 6),
-        scales, mins, load_half(row, start + _Q5_K_D), load_half(row, start + _Q5_K_DMIN),
+        bit_or(q0, _fifth_0_1(high)), bit_or(q1, _fifth_2_3(high)),
+        bit_or(q2, _fifth_4_5(high)), bit_or(q3, _fifth_6_7(high)),
+        scales, mins, d, dmin,
     )  # fmt: skip
 
 
@@ -145,11 +145,10 @@ _Q6_K_QL, _Q6_K_QH, _Q6_K_SCALES, _Q6_K_D = (layouts.Q6_K.offset(field) for fiel
 @jit
 def _six_bits(row: U8, low: int, high: int) -> tuple[object, object]:
     """128 values: nibbles of 64 bytes, the low ones first, and two bits each of 32 bytes."""
-    first, second = load_u8x32(row, low), load_u8x32(row, low + 32)
-    four, two = _joined(first, second), load_u8x32(row, high)
+    four, two = load_u8x64(row, low), load_twice(row, high)
     return (
-        bit_or(keep_bits(four, 15), shift_left(_planes(two, 0, 2, 3), 4)),
-        bit_or(shift_right(four, 4), shift_left(_planes(two, 4, 6, 3), 4)),
+        bit_or(keep_bits(four, 15), _fifth_two_0_2(two)),
+        bit_or(keep_bits(shift_right(four, 4), 15), _fifth_two_4_6(two)),
     )
 
 

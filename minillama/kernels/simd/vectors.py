@@ -61,7 +61,7 @@ class _VectorModel(models.PrimitiveModel):
 Codegen = Callable[[Any, Any, Any, Any], Any]
 i8x16, i8x32, i8x64 = Vector(types.int8, 16), Vector(types.int8, 32), Vector(types.int8, 64)
 u8x16, u8x32, u8x64 = Vector(types.uint8, 16), Vector(types.uint8, 32), Vector(types.uint8, 64)
-i16x16, u16x16 = Vector(types.int16, 16), Vector(types.uint16, 16)
+i16x8, i16x16, u16x16 = Vector(types.int16, 8), Vector(types.int16, 16), Vector(types.uint16, 16)
 u8x8 = Vector(types.uint8, 8)
 i32x8, i32x16 = Vector(types.int32, 8), Vector(types.int32, 16)
 f32x8, f32x16, f64x16 = Vector(types.float32, 8), Vector(types.float32, 16), Vector(types.float64, 16)
@@ -88,7 +88,7 @@ def _make_load(vector: Vector) -> Any:
 
 
 load_i8x16, load_i8x32 = _make_load(i8x16), _make_load(i8x32)
-load_i16x16, load_u8x8 = _make_load(i16x16), _make_load(u8x8)
+load_i16x8, load_i16x16, load_u8x8 = _make_load(i16x8), _make_load(i16x16), _make_load(u8x8)
 load_u8x16, load_u8x32 = _make_load(u8x16), _make_load(u8x32)
 load_u16x16, load_i32x16 = _make_load(u16x16), _make_load(i32x16)
 load_f32x8, load_f32x16 = _make_load(f32x8), _make_load(f32x16)
@@ -300,15 +300,16 @@ def _half_bits_to_float(builder: Any, bits: Any, lanes: int) -> Any:
 
 @intrinsic
 def bytes_of(_typing: Any, low: Any, high: Any) -> tuple[Any, Codegen]:
-    """The eight bytes of two 32-bit integers, lowest first: uint8 x 8."""
+    """The bytes of two integers of 32 or 64 bits, lowest first: uint8 x 8 or 16."""
+    result = Vector(types.uint8, 2 * low.bitwidth // 8)
 
     def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        undefined = ir.Constant(ir.VectorType(ir.IntType(32), 2), ir.Undefined)
+        undefined = ir.Constant(ir.VectorType(arguments[0].type, 2), ir.Undefined)
         first = builder.insert_element(undefined, arguments[0], ir.Constant(_INDEX, 0))
         both = builder.insert_element(first, arguments[1], ir.Constant(_INDEX, 1))
-        return builder.bitcast(both, _llvm(u8x8))
+        return builder.bitcast(both, _llvm(result))
 
-    return u8x8(types.uint32, types.uint32), codegen
+    return result(low, low), codegen
 
 
 @intrinsic
@@ -332,3 +333,18 @@ def load_half(_typing: Any, array: Any, offset: Any) -> tuple[Any, Codegen]:
         return builder.extract_element(_half_bits_to_float(builder, bits, 1), ir.Constant(_INDEX, 0))
 
     return types.float32(array, types.int64), codegen
+
+
+@intrinsic
+def load_half_pair(_typing: Any, array: Any, offset: Any) -> tuple[Any, Codegen]:
+    """Two halves that follow each other, as float32."""
+    pair, result = ir.VectorType(ir.IntType(16), 2), types.UniTuple(types.float32, 2)
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        bits = builder.load(_address(context, builder, signature.args[0], arguments, pair))
+        bits.align = 1
+        floats = _half_bits_to_float(builder, bits, 2)
+        both = [builder.extract_element(floats, ir.Constant(_INDEX, i)) for i in range(2)]
+        return context.make_tuple(builder, result, both)
+
+    return result(array, types.int64), codegen

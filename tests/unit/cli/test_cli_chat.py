@@ -41,7 +41,7 @@ def talk(run, monkeypatch):
 
     def call(*lines, arguments=(), faults=()):
         faults = list(faults)
-        model = SimpleNamespace(conversation=lambda messages: Conversation(messages, faults))
+        model = SimpleNamespace(conversation=lambda messages, cache: Conversation(messages, faults))
         monkeypatch.setattr("minillama.cli.chat.load_model", lambda options: model)
         return run("chat", *arguments, stdin="".join(f"{line}\n" for line in lines))
 

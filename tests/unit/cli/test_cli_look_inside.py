@@ -149,6 +149,42 @@ def test_perplexity(run: Run, tiny: Path, model: LanguageModel, tmp_path: Path) 
     assert "two chunks" in short.stderr
 
 
+class TestTheModelBeforeTheText:
+    @pytest.mark.parametrize(
+        "arguments",
+        [("trace", PROMPT, "--record", "blk.0.q"), ("lens", PROMPT), ("patch", "a b", "b a", "--answers", "a", "b"),
+         ("step", PROMPT, "--commands", "-")],
+    )  # fmt: skip
+    def test_both_ways(self, run: Run, tiny: Path, tmp_path: Path, arguments: tuple) -> None:
+        (tmp_path / "script.txt").write_text("next 3\n")
+        command, *rest = (tmp_path / "script.txt" if word == "-" else word for word in arguments)
+        want, got = run(command, *rest, "-m", tiny), run(command, tiny, *rest)
+        assert (want.exit_code, want.stdout) == (0, got.stdout)
+
+    def test_with_a_file(self, run: Run, tiny: Path, tmp_path: Path) -> None:
+        (tmp_path / "prompt.txt").write_text(PROMPT + "\n")
+        want = run("norms", tiny, PROMPT)
+        assert want.exit_code == 0
+        for options in ((tiny, "-f", tmp_path / "prompt.txt"), ("-m", tiny, "-f", tmp_path / "prompt.txt")):
+            assert run("norms", *options).stdout == want.stdout
+        (tmp_path / "text.txt").write_text("the land and the sea " * 20)
+        both = [run("perplexity", *words, tmp_path / "text.txt", "--chunk", 32) for words in ((tiny,), ("-m", tiny))]
+        assert both[0].stdout.startswith("PPL = ")
+        assert both[0].stdout == both[1].stdout
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [(("lens", "MODEL", "a", "b"), "found 3 words, wanted [MODEL] PROMPT"),
+         (("lens", "MODEL", "a", "-m", "MODEL"), "two models"), (("lens",), "give PROMPT or --file"),
+         (("patch", "a", "--answers", "a", "b"), "found 1 words, wanted [MODEL] CLEAN CORRUPTED"),
+         (("perplexity",), "give a FILE")],
+    )  # fmt: skip
+    def test_wrong_words(self, run: Run, tiny: Path, arguments: tuple, message: str) -> None:
+        done = run(*(tiny if word == "MODEL" else word for word in arguments))
+        assert done.exit_code == 2
+        assert message in done.stderr
+
+
 class TestStep:
     def script(self, run: Run, tiny: Path, tmp_path: Path, *lines: str, backend: str = "cpu"):
         (tmp_path / "script.txt").write_text("\n".join(lines))
@@ -212,7 +248,8 @@ class TestStep:
          ("break above", "wanted a number"),
          ("break blk.0.q sometimes", "no condition 'sometimes'"), ("delete 4", "no breakpoint '4'"),
          ("weight nothing", "no tensor 'nothing'"), ("diff", "a file is wanted"), ("continue", "no breakpoints"),
-         ("break layer x", "no layer 'x'"), ("top", "not there yet")],
+         ("break layer x", "no layer 'x'"), ("top", "not there yet"), ("pdb", "start with NUMBA_DISABLE_JIT=1"),
+         ("break differs llama.cpp", "minillama step --llama-cpp FOLDER")],
     )  # fmt: skip
     def test_wrong_commands_end_a_script(self, run: Run, tiny: Path, tmp_path: Path, line: str, message: str) -> None:
         done = self.script(run, tiny, tmp_path, line, "next")
@@ -228,25 +265,38 @@ class TestStep:
         assert "run to the next value" in done.stdout
 
 
-def test_stepping_into_kernels_without_a_compiler(tmp_path: Path) -> None:
-    path = TinyModel(n_layer=1, n_ctx=64).write(tmp_path / "tiny.gguf")
-    (tmp_path / "script.txt").write_text("until blk.0.kq_soft_max\nvalue 0, 0\nwhere\nfinish\n")
-    command = [
-        sys.executable,
-        "-m",
-        "minillama",
-        "step",
-        "th",
-        "-m",
-        str(path),
-        "--commands",
-        str(tmp_path / "script.txt"),
-    ]
-    outputs = [
-        subprocess.run(
-            [*command, *options], capture_output=True, text=True, check=True, env={**os.environ, **environment}
-        ).stdout
-        for options, environment in (((), {}), (("--backend", "reference"), {"NUMBA_DISABLE_JIT": "1"}))
-    ]
-    assert outputs[0] == outputs[1]
-    assert "[1. " in outputs[0] or "[1.]" in outputs[0]
+class TestWithoutACompiler:
+    """``NUMBA_DISABLE_JIT=1`` and the reference backend: a person goes on into the kernels."""
+
+    def step(self, tmp_path: Path, commands: str, *options: str, **environment: str) -> str:
+        path = TinyModel(n_layer=1, n_ctx=64).write(tmp_path / "tiny.gguf")
+        (tmp_path / "script.txt").write_text(commands)
+        arguments = ["step", str(path), "th", "--commands", str(tmp_path / "script.txt"), *options]
+        done = subprocess.run(
+            [sys.executable, "-m", "minillama", *arguments],
+            capture_output=True, text=True, check=False, env={**os.environ, **environment},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def test_the_same_values(self, tmp_path: Path) -> None:
+        commands = "until blk.0.kq_soft_max\nvalue 0, 0\nwhere\nfinish\n"
+        compiled = self.step(tmp_path, commands)
+        plain = self.step(tmp_path, commands, "--backend", "reference", NUMBA_DISABLE_JIT="1")
+        assert compiled == plain
+        assert "[1. " in compiled or "[1.]" in compiled
+
+    def test_into_a_kernel_with_pdb(self, tmp_path: Path) -> None:
+        lines = (
+            "until token_embd", "pdb", "next", "p (start, stop)", "step", "where", "continue",
+            "pdb", "quit", "until blk.0.attn_norm", "finish",
+        )  # fmt: skip
+        shown = self.step(tmp_path, "\n".join(lines), "--backend", "reference", NUMBA_DISABLE_JIT="1")
+        assert "kernels/reference/" in shown  # the kernel's own file, and its arguments
+        assert "rms_norm" in shown
+        assert "(0, 1)" in shown  # one token
+        assert "(step) finish" in shown
+        assert "left pdb before the value was there" in shown
+        after = shown.split("(step) until blk.0.attn_norm")
+        assert "blk.0.attn_norm: float32" in after[0]
+        assert "the pass came to its end" in after[1]

@@ -77,6 +77,7 @@ def test_renamed_shard(tmp_path):
         (shard(1, 3, "b", 2), r"00002-of-00002\.gguf: key 'split\.count': 3 found, 2 wanted"),
         (gguf([], [entry("b", [8], F32, 0)], bytes(32)), r"00002-of-00002\.gguf: key 'split\.no' is missing"),
         (shard(1, 2, "bc", 2), r"key 'split\.tensors\.count': 2 tensors declared, 3 found in all 2 shards"),
+        (shard(1, 2, "b", 3), r"00002-of-00002\.gguf: .*count': 3 found, 2 wanted as in model-.*another model's shard"),
         (shard(1, 2, "b", 2)[:-1], r"00002-of-00002\.gguf: tensor 'b': the file is incomplete"),
     ],
 )

@@ -73,8 +73,11 @@ def run_attention(*, at_end: bool) -> None:
             q, keys, values, *place, 2, case.scale, out, scratch, 0, kernels.attention_items(3, 2)
         )
         special = 70, np.float32(2), guarded(np.zeros(2, np.float32), at_end=at_end)
-        scratch = guarded(np.empty(8 * 64 + 4 * 128, np.uint8), at_end=at_end)
-        kernels.attention_window[np.dtype(dtype)](q, keys, values, *place, 2, case.scale, *special, out, scratch, 0, 6)
+        scratch = guarded(np.empty(kernels.attention_window_scratch(128, 24, 40), np.uint8), at_end=at_end)
+        n_items = kernels.attention_window_items(3, 2)
+        kernels.attention_window[np.dtype(dtype)](
+            q, keys, values, *place, 2, case.scale, *special, out, scratch, 0, n_items
+        )
         scores, weights = (guarded(np.empty((3, 2, 128), np.float32), at_end=at_end) for _ in range(2))
         kernels.attention_scores[np.dtype(dtype)](q, keys, *place, 2, scores, 0, 6)
         kernels.attention_soft_max(scores, case.position, 2, case.scale, *special, weights, 0, 6)
@@ -87,10 +90,21 @@ def run_rows(*, at_end: bool) -> None:
         rng = inputs.generator("guarded", n)
         x, y, out = (guarded(inputs.input_rows("normal", 3, n, rng), at_end=at_end) for _ in range(3))
         weight = guarded(inputs.as_weight(y[0]), at_end=at_end)
-        kernels.rms_norm(x, weight, np.float32(1e-5), out, 0, 3)
-        kernels.add(x, y, out, 0, 3)
-        kernels.add_bias(x, weight, out, 0, 3)
-        kernels.swiglu(x, y, out, 0, 3)
+        one = np.float32(1)
+        for kernel in (kernels.rms_norm, kernels.layer_norm):
+            kernel(x, weight, one, out, 0, 3)
+        for kernel in (kernels.add, kernels.div, *kernels.gated.values()):
+            kernel(x, y, out, 0, 3)
+        for kernel in (kernels.add_bias, kernels.mul_row):
+            kernel(x, weight, out, 0, 3)
+        for kernel in kernels.activation.values():
+            kernel(x, out, 0, 3)
+        kernels.mul_column(x, guarded(y[:, :1], at_end=at_end), out, 0, 3)
+        kernels.scale(x, one, one, out, 0, 3)
+        kernels.softcap(x, one, out, 0, 3)
+        kernels.swiglu_oai(x, y, one, one, out, 0, 3)
+        kernels.select_rows(x, np.array([2, 0, 2]), out, 0, 3)
+        kernels.select_columns(x, n // 2, guarded(y[:, n // 2 :], at_end=at_end), 0, 3)
         if n % 2 == 0:
             table = guarded(y.reshape(3, n // 2, 2), at_end=at_end)
             for rope in (kernels.rope_norm, kernels.rope_neox):

@@ -245,8 +245,11 @@ def test_what_a_backend_does_not_replace_is_the_references_own():
         field for field in vars(REFERENCE) if field != "name" and getattr(CPU, field) is not getattr(REFERENCE, field)
     }
     products = {"quantize", "activation_bytes", "mul_mat", "mul_mat_scratch", "mul_mat_rows", "mul_mat_id"}
-    attention = {"attention", "attention_items", "attention_scratch", "store_kv"}
-    assert different == products | attention | {"rms_norm", "rope_norm", "rope_neox", "add", "add_bias", "swiglu"}
+    attention = {f"{name}{part}" for name in ("attention", "attention_window") for part in ("", "_items", "_scratch")}
+    rows = {"rms_norm", "layer_norm", "rope_norm", "rope_neox", "swiglu", "activation", "gated", "swiglu_oai"}
+    arithmetic = {"add", "add_bias", "div", "mul_row", "mul_column", "scale", "softcap"}
+    copies = {"store_kv", "select_rows", "select_columns"}
+    assert different == products | attention | rows | arithmetic | copies
     assert CPU.mul_mat.keys() == REFERENCE.mul_mat.keys()
 
 

@@ -1,0 +1,86 @@
+"""What caches need of the model that made them: who it is, and how it rotates keys."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from minillama.gguf import TensorInfo
+from minillama.kernels.types import F32, I64
+from minillama.model.config import ModelConfig
+from minillama.runtime.batch import Batch
+from minillama.runtime.eager import Eager, Forward
+from minillama.runtime.key_rotation import KeyRotation, KeyRotations
+from minillama.runtime.kv_cache import BlockPool, KVCache
+from minillama.runtime.kv_file import read_cache
+
+# Bytes of each tensor that tell a model from others: two models that differ do so at the beginning of some tensor.
+_SAMPLE = 4096
+_LONG_FACTORS = "rope_factors_long.weight"
+
+
+class Caches:
+    """A model's memory of keys and values; makes caches, and is their owner (:class:`CacheOwner`).
+
+    Parameters
+    ----------
+    config, tensors
+        Of the model.
+    forward
+        Its pass.
+    eager
+        Runs operations.
+    n_ctx
+        Positions that a cache may hold.
+    kv_type
+        How keys and values are stored.
+    """
+
+    def __init__(
+        self, config: ModelConfig, tensors: Mapping[str, TensorInfo], forward: Forward, eager: Eager, n_ctx: int,
+        kv_type: str | tuple[str, str],
+    ) -> None:  # fmt: skip
+        self._config, self._tensors, self._forward, self._eager, self._n_ctx = config, tensors, forward, eager, n_ctx
+        layers = [(config.layer(i).n_head_kv, config.head_dim, config.value_dim) for i in range(config.n_layer)]
+        self.pool = BlockPool(layers, kv_type)
+
+    def new(self) -> KVCache:
+        """An empty cache."""
+        return KVCache(self.pool, self._n_ctx, self)
+
+    def load(self, path: Path) -> KVCache:
+        """A cache that was saved."""
+        return read_cache(path, self.new())
+
+    @functools.cached_property
+    def rotations(self) -> dict[int, KeyRotation]:
+        """How keys are rotated, by layer."""
+        cache = self.new()
+        cache.reserve(1)
+        return KeyRotations(self._eager.kernels).find(self._forward, Batch.of([np.zeros(1, np.int64)], [cache], "all"))
+
+    def rotate_keys(self, layer: int, keys: F32, moved: I64) -> F32 | None:
+        """Stored keys as if they stood ``moved`` positions later; what was done to store them is undone meanwhile."""
+        if layer not in self.rotations:
+            return None
+        rotation, size, ops = self.rotations[layer], self.pool.key_rotation(layer), self._eager
+        flat = ops.hadamard(keys.reshape(len(keys), -1), size, name="k_shift")
+        table = ops.rope_table(moved, rotation.rotary)
+        flat = ops.rope(flat, table, keys.shape[1], rotation.pairing, name="k_shift")
+        return ops.hadamard(flat, size, name="k_shift").reshape(keys.shape)
+
+    @functools.cached_property
+    def identity(self) -> str:
+        """SHA-256 of the configuration, and of the name, type, shape and first bytes of every tensor."""
+        digest = hashlib.sha256(repr(replace(self._config, name="")).encode())
+        if _LONG_FACTORS in self._tensors:  # which factors rotate the keys is a matter of the context
+            digest.update(f"{self._n_ctx > self._config.n_ctx_orig}".encode())
+        for name, tensor in sorted(self._tensors.items()):
+            digest.update(f"{name} {tensor.type_name} {tensor.shape} ".encode())
+            digest.update(tensor.data.reshape(-1)[:_SAMPLE].tobytes())
+        return digest.hexdigest()
