@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from minillama.generate.language_model import load
+from minillama.errors import TokenizerError, UnsupportedError
+from minillama.generate.language_model import LanguageModel, load
 from minillama.runtime import execute
+from minillama.tokenizer.text_model import LONG_TEXT
 
 # One step of a prompt of several tokens, and one of decoding.
 _PROMPT, _TOKEN = (0, 0, 0), (0,)
 
 
 def compile_kernels(model: str | os.PathLike[str], *, kv_types: Sequence[str] = ("f32", "f16")) -> None:
-    """Compile and keep all kernels that a model's forward pass uses; those that are kept already are only loaded.
+    """Compile and keep all kernels of a model's forward pass and its tokenizer; those kept already are only loaded.
 
     Parameters
     ----------
@@ -31,3 +33,12 @@ def compile_kernels(model: str | os.PathLike[str], *, kv_types: Sequence[str] = 
             loaded.forward(ids, cache, watch=lambda _name, _value: None)
         for weight in {weight.type: weight for weight in loaded.weights.values()}.values():
             (weight[:1] if weight.ndim == 2 else weight).dequantize()
+    _encode_long_text(loaded)
+
+
+def _encode_long_text(model: LanguageModel) -> None:
+    try:
+        tokenizer = model.tokenizer
+    except (TokenizerError, UnsupportedError):
+        return  # the model still works on ids
+    tokenizer.count("a " * LONG_TEXT, add_special=False)

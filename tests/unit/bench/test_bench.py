@@ -283,6 +283,12 @@ def test_warmup_leaves_nothing_to_compile(tmp_path: Path) -> None:
     assert f"kept in {tmp_path / 'kernels'}" in first
     assert "nothing to do" in minillama("warmup", str(path), "--kv-type", "f32").stdout
     assert "compiling" not in minillama("generate", "the", "-m", str(path), "-n", "3").stderr
+    code = (
+        "import logging, sys, minillama; logging.basicConfig(level=logging.INFO); "
+        "minillama.Tokenizer.from_gguf(sys.argv[1]).encode('the ' * 10_000)"
+    )
+    long_text = [sys.executable, "-c", code, str(path)]
+    assert "compiling" not in subprocess.run(long_text, env=env, capture_output=True, text=True, check=True).stderr
 
 
 def test_kernels_are_compiled_for_the_same_machine_as_elsewhere() -> None:

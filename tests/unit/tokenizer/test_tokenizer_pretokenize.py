@@ -133,6 +133,13 @@ def test_classes_of_a_few_code_points() -> None:
     assert {letter: class_table()[ord(letter)] for letter in expected} == expected
 
 
+def test_the_regex_library_cuts_by_a_newer_unicode_than_llama_cpp() -> None:
+    """Why patterns run on folded classes: docs/adr/0004-fewer-dependencies.md."""
+    text = "a\U00013460b"  # a letter since Unicode 16; llama.cpp's tables are those of 15.1
+    assert regex.findall(_PUBLISHED["gpt-2"], text) == [text]
+    assert words("gpt-2", text) == ["a", "\U00013460", "b"]
+
+
 def test_folding_keeps_ascii_and_counts_stray_bytes_as_replacement_characters() -> None:
     folded, starts = fold("aé\n".encode() + b"\xe6\xad\xff")
     assert folded == bytes([ord("a"), LETTER, ord("\n"), SYMBOL, SYMBOL, SYMBOL])
