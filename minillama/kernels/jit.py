@@ -110,7 +110,7 @@ class KernelCache(FunctionCache):
         return loaded
 
 
-def jit(function: Kernel | None = None, *, name: str | None = None, keep: bool = True, borrows: bool = False) -> Any:
+def jit(function: Kernel | None = None, *, name: str | None = None, keep: bool = True, allocates: bool = False) -> Any:
     """Compile ``function`` with numba under the package's numeric policy.
 
     Parameters
@@ -121,16 +121,16 @@ def jit(function: Kernel | None = None, *, name: str | None = None, keep: bool =
         Its name in the compiled-code cache; needed for kernels made by a factory, which would share one.
     keep
         False compiles it anew in each process: for kernels outside the folders whose sources the cache looks at.
-    borrows
-        True leaves out the counting of references to arrays, an atomic addition or two for each array at each call,
-        which takes most of the time where small functions pass arrays on in a loop. Such a kernel makes and returns no
-        arrays but slices, and copies none (``a[:] = b``); numba refuses the last.
+    allocates
+        Whether it makes, copies (``a[:] = b``) or returns arrays, not only slices of those it is given. References to
+        arrays are counted only then: an atomic addition or two for each array at each call takes most of the time
+        where small functions pass arrays on in a loop, and a quarter of the time to compile.
     """
     if function is None:
-        return functools.partial(jit, name=name, keep=keep, borrows=borrows)
+        return functools.partial(jit, name=name, keep=keep, allocates=allocates)
     if name is not None:
         function.__name__ = function.__qualname__ = name
-    dispatcher = numba.njit(function, nogil=True, error_model="numpy", _nrt=not borrows)
+    dispatcher = numba.njit(function, nogil=True, error_model="numpy", _nrt=allocates)
     if keep and dispatcher is not function:  # numba hands the function back when NUMBA_DISABLE_JIT is set
         try:
             dispatcher._cache = KernelCache(function)

@@ -40,7 +40,7 @@ def scratch_bytes(longest_word: int) -> int:
     return (3 * 16 + 3 * 4) * (longest_word + 1) + 4 * _TAILS + 24
 
 
-@jit(name="hash_of_bytes", borrows=True)
+@jit(name="hash_of_bytes")
 def _hash(data: U8, begin: int, end: int, split: int) -> np.uint64:
     value = _OFFSET
     for i in range(begin, end):
@@ -49,7 +49,7 @@ def _hash(data: U8, begin: int, end: int, split: int) -> np.uint64:
     return value ^ (value >> np.uint64(32))
 
 
-@jit(name="find_bytes", borrows=True)
+@jit(name="find_bytes")
 def _find(slots: U64, records: U8, hashed: np.uint64, data: U8, begin: int, end: int, split: int) -> Any:
     """Slot that holds a string, or the empty slot where it belongs."""
     mask = np.uint64(len(slots) - 1)
@@ -71,7 +71,7 @@ def _find(slots: U64, records: U8, hashed: np.uint64, data: U8, begin: int, end:
         place = (place + np.uint64(1)) & mask
 
 
-@jit(name="fill_table_of_bytes", borrows=True)
+@jit(name="fill_table_of_bytes")
 def fill_table(
     keys: U8, starts: I64, splits: I32, values: I32, places: I64, records: U8, slots: U64, start: int, stop: int
 ) -> None:
@@ -105,14 +105,14 @@ def fill_table(
                 slots[slot] = (hashed >> np.uint64(32) << np.uint64(32)) | np.uint64(place)
 
 
-@jit(name="look_up_bytes", borrows=True)
+@jit(name="look_up_bytes")
 def _look_up(slots: U64, records: U8, data: U8, begin: int, end: int, split: int) -> Any:
     """Value of a string, or -1."""
     slot = slots[_find(slots, records, _hash(data, begin, end, split), data, begin, end, split)]
     return -1 if slot == np.uint64(0) else np.int64(records.view(np.int32)[np.int64(slot & _LOW) + 1])
 
 
-@jit(name="push_pair", borrows=True)
+@jit(name="push_pair")
 def _push(waiting: Waiting, rank: int, left: int) -> Any:
     """Let a pair wait, at the end of the run of its rank if it stands behind it, else in a run of its own."""
     keys, after, heap, tails, counts = waiting
@@ -136,7 +136,7 @@ def _push(waiting: Waiting, rank: int, left: int) -> Any:
     return node
 
 
-@jit(name="pop_pair", borrows=True)
+@jit(name="pop_pair")
 def _pop(waiting: Waiting) -> Any:
     """Take the pair whose turn it is off: the first of its run, whose next pair takes its place."""
     keys, after, heap, _tails, counts = waiting
@@ -161,7 +161,7 @@ def _pop(waiting: Waiting) -> Any:
     return first
 
 
-@jit(name="consider_pair", borrows=True)
+@jit(name="consider_pair")
 def _consider(
     table: Table, ranks: I32, longest: int, data: U8, begin: int, size: int, following: I32, waits_as: I32,
     waiting: Waiting, left: int,
@@ -182,7 +182,7 @@ def _consider(
                 waits_as[left] = _push(waiting, rank, left)
 
 
-@jit(name="merge_one_word", borrows=True)
+@jit(name="merge_one_word")
 def _merge(
     table: Table, ranks: I32, lengths: U8, longest: int, data: U8, begin: int, size: int, following: I32, scratch: U8
 ) -> None:
@@ -222,7 +222,7 @@ def _merge(
         _consider(table, ranks, longest, data, begin, size, following, waits_as, waiting, left)
 
 
-@jit(name="is_same_word", borrows=True)
+@jit(name="is_same_word")
 def _is_same(data: U8, ends: I64, word: int, begin: int, end: int) -> bool:
     first = ends[word - 1] if word > 0 else 0
     if ends[word] - first != end - begin:
@@ -233,7 +233,7 @@ def _is_same(data: U8, ends: I64, word: int, begin: int, end: int) -> bool:
     return i == end - begin
 
 
-@jit(name="write_ids_of_word", borrows=True)
+@jit(name="write_ids_of_word")
 def _write_ids(
     table: Table, byte_ids: I32, longest: int, data: U8, begin: int, end: int, following: I32, ids: I32
 ) -> bool:
@@ -255,7 +255,7 @@ def _write_ids(
     return False
 
 
-@jit(name="merge_words", borrows=True)
+@jit(name="merge_words")
 def merge_words(
     data: U8, ends: I64, slots: U64, records: U8, ranks: I32, lengths: U8, byte_ids: I32, longest: int, whole: int,
     ids: I32, declined: U8, seen: I32, scratch: U8, start: int, stop: int,

@@ -22,7 +22,7 @@ _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _HALF, _BYTE, _LOW, _ONE = np.uint64(32), np.uint64(8), np.uint64(0xFFFFFFFF), np.uint64(1)
 
 
-@jit(name="find_edge", borrows=True)
+@jit(name="find_edge")
 def _find(edges: U64, parent: int, byte: int) -> Any:
     """Place of an edge, or the empty place where it belongs."""
     key = np.uint64(parent) << _BYTE | np.uint64(byte)
@@ -33,13 +33,13 @@ def _find(edges: U64, parent: int, byte: int) -> Any:
     return np.int64(place)
 
 
-@jit(name="child_of_node", borrows=True)
+@jit(name="child_of_node")
 def child(edges: U64, parent: int, byte: int) -> Any:
     """Node behind an edge; 0 if there is none."""
     return np.int64(edges[_find(edges, parent, byte)] & _LOW)
 
 
-@jit(name="fill_trie", borrows=True)
+@jit(name="fill_trie")
 def fill_trie(keys: U8, starts: I64, values: I32, edges: U64, node_values: I32, start: int, stop: int) -> int:
     """Put strings [start, stop) into a trie that has only a root, and return how many nodes it needs.
 

@@ -28,7 +28,7 @@ def scratch_bytes(longest_text: int) -> int:
     return 16 * (longest_text + 1)
 
 
-@jit(name="longest_replaced", borrows=True)
+@jit(name="longest_replaced")
 def _longest_replaced(nodes: U32, data: U8, begin: int, end: int) -> Any:
     """Length of the longest string in the table that begins at ``begin``, 0 if none, and where its replacement is.
 
@@ -54,7 +54,7 @@ def _longest_replaced(nodes: U32, data: U8, begin: int, end: int) -> Any:
     return length, found
 
 
-@jit(name="length_of_character", borrows=True)
+@jit(name="length_of_character")
 def _length_of_character(data: U8, begin: int, end: int) -> int:
     """Bytes of the complete character at ``begin``; 0 if there is none (`minillama.tokenizer.utf8`)."""
     first = data[begin]
@@ -71,7 +71,7 @@ def _length_of_character(data: U8, begin: int, end: int) -> int:
     return length
 
 
-@jit(name="write_escaped_space", borrows=True)
+@jit(name="write_escaped_space")
 def _write_space(out: U8, n: int) -> int:
     for byte in ESCAPED_SPACE:
         if n < len(out):
@@ -80,7 +80,7 @@ def _write_space(out: U8, n: int) -> int:
     return n
 
 
-@jit(name="write_normalized", borrows=True)
+@jit(name="write_normalized")
 def _write(part: U8, begin: int, end: int, merge_runs: bool, out: U8, state: I64) -> None:
     """Write a part of the text, with its spaces escaped. State: bytes written, within a word, a space is due."""
     n, in_word, prefix_due = state[0], state[1], state[2]
@@ -100,7 +100,7 @@ def _write(part: U8, begin: int, end: int, merge_runs: bool, out: U8, state: I64
     state[0], state[1], state[2] = n, in_word, prefix_due
 
 
-@jit(name="write_replaced", borrows=True)
+@jit(name="write_replaced")
 def _write_replaced(data: U8, begin: int, end: int, table: CharsMap, merge_runs: bool, out: U8, state: I64) -> Any:
     """Write what stands for the characters at ``begin``, and return how many bytes they are; negative on failure."""
     nodes, replacements = table
@@ -124,7 +124,7 @@ def _write_replaced(data: U8, begin: int, end: int, table: CharsMap, merge_runs:
     return length
 
 
-@jit(name="normalize_unigram_texts", borrows=True)
+@jit(name="normalize_unigram_texts")
 def normalize_texts(
     data: U8, ends: I64, kept: U64, nodes: U32, replacements: U8, add_prefix: bool, merge_runs: bool, out: U8,
     state: I64, start: int, stop: int,
@@ -173,7 +173,7 @@ def normalize_texts(
     return state[0]
 
 
-@jit(name="best_cut_of_text", borrows=True)
+@jit(name="best_cut_of_text")
 def _best_cut(
     text: U8, first: int, size: int, trie: Trie, scores: F32, lengths: U8, unknown: int, unknown_score: float,
     best: F64, begins: I32, tokens: I32,
@@ -206,7 +206,7 @@ def _best_cut(
     return True
 
 
-@jit(name="best_cuts", borrows=True)
+@jit(name="best_cuts")
 def best_cuts(
     data: U8, ends: I64, edges: U64, node_values: I32, scores: F32, lengths: U8, unknown: int, unknown_score: float,
     ids: I32, scratch: U8, start: int, stop: int,

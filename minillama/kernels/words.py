@@ -19,7 +19,7 @@ _APOSTROPHE, _SPACE, _NEWLINE, _RETURN = 0x27, 0x20, 0x0A, 0x0D
 NO_CONTRACTIONS, LOWER_CASE, ANY_CASE = 0, 1, 2
 
 
-@jit(name="contraction_end", borrows=True)
+@jit(name="contraction_end")
 def _contraction_end(text: U8, i: int, end: int, kind: int) -> int:
     """End of the contraction that begins with the apostrophe at ``i``; ``i`` if there is none."""
     fold_case = 0x20 if kind == ANY_CASE else 0
@@ -34,14 +34,14 @@ def _contraction_end(text: U8, i: int, end: int, kind: int) -> int:
     return i
 
 
-@jit(name="run_end", borrows=True)
+@jit(name="run_end")
 def _run_end(text: U8, classes: U8, i: int, end: int, kind: int) -> int:
     while i < end and classes[text[i]] == kind:
         i += 1
     return i
 
 
-@jit(name="blanks_end", borrows=True)
+@jit(name="blanks_end")
 def _blanks_end(text: U8, classes: U8, i: int, end: int, lines: bool) -> int:
     """End of the piece of white space at ``i``: up to the last line break, or all but the blank before a word."""
     stop = _run_end(text, classes, i, end, BLANK_CLASS)
@@ -52,7 +52,7 @@ def _blanks_end(text: U8, classes: U8, i: int, end: int, lines: bool) -> int:
     return stop - 1 if stop < end and stop - i > 1 else stop
 
 
-@jit(name="word_end_of_gpt2", borrows=True)
+@jit(name="word_end_of_gpt2")
 def _gpt2_end(text: U8, classes: U8, i: int, end: int) -> int:
     """End of a word that a space may precede: letters, digits or symbols."""
     kind = classes[text[i]]
@@ -64,7 +64,7 @@ def _gpt2_end(text: U8, classes: U8, i: int, end: int) -> int:
     return _blanks_end(text, classes, i, end, _ANY_BLANKS)
 
 
-@jit(name="word_end_of_llama3", borrows=True)
+@jit(name="word_end_of_llama3")
 def _llama3_end(text: U8, classes: U8, i: int, end: int, max_digits: int) -> int:
     """End of a word: letters behind any character but a digit or a line break, digits, symbols with line breaks."""
     kind = classes[text[i]]
@@ -83,7 +83,7 @@ def _llama3_end(text: U8, classes: U8, i: int, end: int, max_digits: int) -> int
     return _blanks_end(text, classes, i, end, _LINES)
 
 
-@jit(name="word_ends", borrows=True)
+@jit(name="word_ends")
 def word_ends(
     text: U8, pieces: I64, classes: U8, contractions: int, lead: bool, max_digits: int, ends: I64, start: int, stop: int
 ) -> int:

@@ -29,7 +29,7 @@ _F = np.float32
 def _make_attention_scores(kind: Kind) -> Kernel:
     scores_of_block = make_scores_of_block(kind)
 
-    @jit(name=f"attention_scores_{suffix(kind)}")
+    @jit(name=f"attention_scores_{suffix(kind)}", allocates=True)
     def attention_scores(
         q: F32, keys: Cache, table: I64, sequence: I64, position: I64, n_head: int, out: F32, start: int, stop: int
     ) -> None:
@@ -70,7 +70,7 @@ def attention_soft_max(
 def _make_attention_outputs(kind: Kind) -> Kernel:
     add_values, round_weight = make_add_values(kind), make_round_weight(kind)
 
-    @jit(name=f"attention_outputs_{suffix(kind)}")
+    @jit(name=f"attention_outputs_{suffix(kind)}", allocates=True)
     def attention_outputs(
         weights: F32, values: Cache, table: I64, sequence: I64, position: I64, n_head: int, out: F32, start: int,
         stop: int,

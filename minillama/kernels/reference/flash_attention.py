@@ -53,7 +53,7 @@ def _make_by_position(dtype: np.dtype[Any]) -> Kernel:
     """``ggml_compute_forward_flash_attn_ext_f16_one_chunk``: the running sum is kept in the type of the values."""
     load, store = LOAD[dtype], STORE[dtype]
 
-    @jit(name=f"attend_by_position_{SUFFIX[dtype]}")
+    @jit(name=f"attend_by_position_{SUFFIX[dtype]}", allocates=True)
     def attend(
         q: F32, k: Cache, v: Cache, mask: U16, t: int, sink: np.float32, scale: np.float32, slope: np.float32,
         cap: np.float32, out: F32,
@@ -88,7 +88,7 @@ def _make_by_tile(dtype: np.dtype[Any]) -> Kernel:
     """``ggml_compute_forward_flash_attn_ext_tiled``: products and sums in float32, the maximum moved once a tile."""
     load = LOAD[dtype]
 
-    @jit(name=f"attend_by_tile_{SUFFIX[dtype]}")
+    @jit(name=f"attend_by_tile_{SUFFIX[dtype]}", allocates=True)
     def attend(
         q: F32, k: Cache, v: Cache, mask: U16, t: int, sink: np.float32, scale: np.float32, slope: np.float32,
         cap: np.float32, out: F32,

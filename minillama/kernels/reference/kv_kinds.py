@@ -41,7 +41,7 @@ def _bfloat_value(bits: np.uint16) -> np.float32:
     return bfloat_to_float(np.uint32(bits))
 
 
-@jit
+@jit(allocates=True)
 def _quantize_q4_0(x: F32, out: U8) -> None:
     quantize_row_q4_0(x, np.empty(0, np.float32), out)
 
@@ -124,7 +124,7 @@ def _packed_scores_of_block(kind: Kind) -> Kernel:
     assert isinstance(kind, GGMLType)  # that is what packed kinds are
     dot, size, q8_0_size = DOT[kind], _type_size(kind), _type_size(GGMLType.Q8_0)
 
-    @jit(name=f"scores_of_block_{suffix(kind)}")
+    @jit(name=f"scores_of_block_{suffix(kind)}", allocates=True)
     def scores_of_block(q: F32, t: int, first: int, keys: U8, block: int, head_kv: int, totals: F64) -> None:
         """``ggml_vec_dot_*_q8_0`` of each key with the query, which is quantized to Q8_0."""
         n = keys.shape[3] // size * 32

@@ -75,7 +75,7 @@ def _make_symmetric(layout: BlockLayout, n_levels: int) -> Kernel:
     has_fifth_bits = "qh" in dict(layout.fields)
     at_qh = layout.offset("qh") if has_fifth_bits else 0
 
-    @jit(name=f"quantize_row_{layout.type.name}")
+    @jit(name=f"quantize_row_{layout.type.name}", allocates=True)
     def quantize_row(x: F32, importance: F32, out: U8) -> None:
         levels, weights = np.empty(32, np.int64), np.empty(32, np.float32)
         sigma2 = sum_of_squares(x) / _F(x.shape[0])
@@ -100,7 +100,7 @@ def _make_minimum(layout: BlockLayout, max_level: int) -> Kernel:
     has_fifth_bits = "qh" in dict(layout.fields)
     at_qh = layout.offset("qh") if has_fifth_bits else 0
 
-    @jit(name=f"quantize_row_{layout.type.name}")
+    @jit(name=f"quantize_row_{layout.type.name}", allocates=True)
     def quantize_row(x: F32, importance: F32, out: U8) -> None:
         levels, trial, weights = np.empty(32, np.int64), np.empty(32, np.int64), np.empty(32, np.float32)
         sigma2 = sum_of_squares(x) / _F(x.shape[0])

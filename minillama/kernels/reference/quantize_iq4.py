@@ -100,7 +100,7 @@ _IQ4_NL_SIZE, _IQ4_NL_D, _IQ4_NL_QS = (
 )
 
 
-@jit
+@jit(allocates=True)
 def quantize_row_iq4_nl(x: F32, importance: F32, out: U8) -> None:
     """``quantize_iq4_nl``: a scale searched for in 15 tries, the levels nearest by it."""
     levels, weights = np.empty(32, np.int64), np.empty(32, np.float32)
@@ -114,7 +114,7 @@ def quantize_row_iq4_nl(x: F32, importance: F32, out: U8) -> None:
         pack_nibbles(levels, out, start + _IQ4_NL_QS)
 
 
-@jit
+@jit(allocates=True)
 def quantize_row_iq4_nl_ref(x: F32, out: U8) -> None:
     """``quantize_row_iq4_nl_ref``, which converts activations: one try, and the levels of that try.
 
@@ -152,7 +152,7 @@ def _pack_iq4_xs_scales(scales: I64, out: U8, start: int) -> None:
         out[start + _IQ4_XS_LOW + pair] = np.uint8(low)
 
 
-@jit
+@jit(allocates=True)
 def quantize_row_iq4_xs(x: F32, importance: F32, out: U8) -> None:
     """``quantize_iq4_xs``: as IQ4_NL in groups of 32, whose scales become -32 to 31 times the block's.
 

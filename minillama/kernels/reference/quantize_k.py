@@ -102,7 +102,7 @@ def _make_with_minimum(
     n_groups = 256 // group_size
     plain_first, plain_step, plain_steps, plain_absolute = plain_search
 
-    @jit(name=f"quantize_row_{layout.type.name}")
+    @jit(name=f"quantize_row_{layout.type.name}", allocates=True)
     def quantize_row(x: F32, importance: F32, out: U8) -> None:
         levels, trial = np.empty(256, np.int64), np.empty(group_size, np.int64)
         weights, sums = np.empty(group_size, np.float32), np.empty(n_groups, np.float32)
@@ -218,7 +218,7 @@ _Q3_K_SIZE, _Q3_K_D, _Q3_K_SCALES = layouts.Q3_K.type_size, layouts.Q3_K.offset(
 _Q3_K_HMASK, _Q3_K_QS = layouts.Q3_K.offset("hmask"), layouts.Q3_K.offset("qs")
 
 
-@jit
+@jit(allocates=True)
 def quantize_row_q3_k(x: F32, importance: F32, out: U8) -> None:
     """``quantize_row_q3_K_ref`` (:func:`search_scale_by_moves`), ``quantize_row_q3_K_impl`` (:func:`search_scale`)."""
     levels, scale_levels = np.empty(256, np.int64), np.empty(16, np.int64)
@@ -259,7 +259,7 @@ _Q6_K_SIZE, _Q6_K_D, _Q6_K_SCALES = layouts.Q6_K.type_size, layouts.Q6_K.offset(
 _Q6_K_QL, _Q6_K_QH = layouts.Q6_K.offset("ql"), layouts.Q6_K.offset("qh")
 
 
-@jit
+@jit(allocates=True)
 def quantize_row_q6_k(x: F32, importance: F32, out: U8) -> None:
     """``quantize_row_q6_K_ref`` and ``quantize_row_q6_K_impl`` (:func:`search_scale`, by x^2 or the importance alone).
 

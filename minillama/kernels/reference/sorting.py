@@ -80,7 +80,7 @@ def _heap_sort(x: F32, heap: I32, descending: bool) -> None:
         _sift(x, heap, 0, size, value, descending)
 
 
-@jit
+@jit(allocates=True)
 def _quick_sort(x: F32, ids: I32, descending: bool) -> None:
     """Down to pieces of 16; a piece that was cut 2 log2(n) times is sorted as a heap."""
     levels = 0
@@ -103,7 +103,7 @@ def _quick_sort(x: F32, ids: I32, descending: bool) -> None:
             _heap_sort(x, ids[first:last], descending)
 
 
-@jit
+@jit(allocates=True)
 def argsort(x: F32, descending: bool, out: I32, start: int, stop: int) -> None:
     """``ggml_argsort`` of rows ``start`` to ``stop`` of float32 [n_rows, n], int32 out; x must hold no NaN.
 

@@ -26,7 +26,7 @@ import numpy as np
 
 from minillama.gguf.constants import GGMLType
 from minillama.kernels import layouts
-from minillama.kernels.bits import float_to_half, half_to_float, load_f32, store_f32, store_u16
+from minillama.kernels.bits import copy_bytes, float_to_half, half_to_float, load_f32, store_f32, store_u16
 from minillama.kernels.jit import Kernel, jit
 from minillama.kernels.layouts import LAYOUTS
 from minillama.kernels.reference import quantize
@@ -101,13 +101,13 @@ def _quantize_finite(first: object, second: object, largest: np.float32) -> tupl
     return round_half_away(multiply(first, factor)), round_half_away(multiply(second, factor)), d
 
 
-@jit
+@jit(allocates=True)
 def _quantize_any(x: F32, at: int, out: U8, low: int, high: int) -> tuple[np.float32, np.int32]:
     """A block with infinities or NaNs, whose bits depend on the order in which the values are looked at."""
     quants = np.empty(32, np.uint8)
     d, total = quantize.quantize_32(x, at, quants, 0)
-    out[low : low + 16] = quants[:16]
-    out[high : high + 16] = quants[16:]
+    copy_bytes(quants, 0, 16, out, low)
+    copy_bytes(quants, 16, 16, out, high)
     return d, total
 
 
@@ -228,7 +228,7 @@ def _quantize_block_q8_k(x: F32, inverse: np.float32, row: U8, n: int, block: in
         _store_sums(row, n, block, group, lane_sum(low), lane_sum(high))
 
 
-@jit
+@jit(allocates=True)
 def _quantize_any_q8_k(x: F32, row: U8, n: int, block: int) -> None:
     """A block with infinities or NaNs, whose bits depend on the order in which the values are looked at."""
     packed = np.empty(_Q8_K_SIZE, np.uint8)
@@ -291,4 +291,4 @@ def pack_q8_k(row: U8, n: int, out: U8) -> None:
         for k in range(256):
             out[at + _Q8_K_QS + k] = row[256 * block + k // 32 * 32 + k % 8 * 4 + k % 32 // 8]
         sums = bsums_place(n, block)
-        out[at + _Q8_K_BSUMS : at + _Q8_K_SIZE] = row[sums : sums + 32]
+        copy_bytes(row, sums, 32, out, at + _Q8_K_BSUMS)

@@ -64,6 +64,22 @@ def _store_scores(sums: F64, place: int, scores: F32, to: int, lanes: int) -> No
         store(scores, 4 * (to + lane), to_f32(load_f64x16(sums, 8 * (place + lane))))
 
 
+@jit
+def _least(numbers: I64) -> int:
+    least = numbers[0]
+    for number in numbers:
+        least = min(least, number)
+    return least
+
+
+@jit
+def _most(numbers: I64) -> int:
+    most = numbers[0]
+    for number in numbers:
+        most = max(most, number)
+    return most
+
+
 def _make_scores(dtype: np.dtype[Any]) -> Kernel:
     panel_of, add_panel = PANEL[dtype], ADD_PANEL[dtype]
 
@@ -106,7 +122,7 @@ def _make_outputs(dtype: np.dtype[Any]) -> Kernel:
             sums[: len(ends) * BLOCK] = 0
             for first in range(lowest, n_scores, BLOCK):
                 row = (blocks[first // BLOCK] * values.shape[1] + head_kv) * BLOCK
-                steps = min(BLOCK, ends.max() - first)
+                steps = min(BLOCK, _most(ends) - first)
                 rows, at, stride = panel_of(flat, row * value_dim + d, value_dim, steps, width, panel)
                 for i in range(len(ends)):
                     skipped = max(0, begins[i] - first)
@@ -128,8 +144,8 @@ def _make_attend(dtype: np.dtype[Any]) -> Kernel:
         scale: np.float32, cap: np.float32, sinks: F32, n_head: int, out: F32, scratch: U8,
     ) -> None:  # fmt: skip
         """Queries ``places`` (token * n_head + head) of one sequence and kv head see ``begins`` to ``ends``."""
-        head_dim, lowest = keys.shape[2], begins.min() // BLOCK * BLOCK
-        width, n_scores = _padded(head_dim, LANES), _padded(ends.max(), BLOCK)
+        head_dim, lowest = keys.shape[2], _least(begins) // BLOCK * BLOCK
+        width, n_scores = _padded(head_dim, LANES), _padded(_most(ends), BLOCK)
         panel = scratch[_INDEX_BYTES:_SUMS]
         sums = scratch[_SUMS:_FLOATS].view(np.float64)
         floats = scratch[_FLOATS:].view(np.float32)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from minillama.gguf.constants import GGMLType
 from minillama.kernels import layouts
+from minillama.kernels.bits import copy_bytes
 from minillama.kernels.jit import Kernel, jit
 from minillama.kernels.layouts import BlockLayout
 from minillama.kernels.simd.activations import OFFSETS, padded_blocks
@@ -220,7 +221,7 @@ def _make_stream(blocks: Blocks32) -> Kernel:
                 if left >= _STEP:
                     sixteen(flat, at, other, row_bytes, n_tokens, places, block % n_blocks, terms, 4 * block, stride)
                 else:  # a copy of the last blocks, so that nothing after them is read
-                    rest[: left * size] = flat[at : at + left * size]
+                    copy_bytes(flat, at, left * size, rest, 0)
                     sixteen(rest, 0, other, row_bytes, n_tokens, places, block % n_blocks, terms, 4 * block, stride)
             for t in range(n_tokens):
                 _add_up(terms[t * stride : (t + 1) * stride], n_blocks, columns, out[t], first, n_rows)
@@ -242,7 +243,7 @@ def _make_unpack(blocks: Blocks32) -> Kernel:
                     low, high = load_group(flat, at)
                 else:
                     left = (n_blocks - block) * size
-                    rest[:left] = flat[at : at + left]
+                    copy_bytes(flat, at, left, rest, 0)
                     low, high = load_group(rest, 0)
                 store(staging, 128 * r, low)
                 store(staging, 128 * r + 64, high)
