@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import bdb
 import cmd
+import inspect
 import pdb
 import re
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO, Any
@@ -19,10 +21,12 @@ from minillama.trace import Recording, Stepper, log_softmax
 from minillama.trace.blocks import block_of
 from minillama.trace.conditions import above, differs_from, not_finite
 from minillama.trace.inspection import summary
+from minillama.trace.recording import Values
 from minillama.trace.stepper import Condition
 
 _SLICE = re.compile(r"-?\d*(:-?\d*)?(\s*,\s*-?\d*(:-?\d*)?)*")
 _MOST_SHOWN = 400
+_WIDTH = 79
 LLAMA_CPP = "llama.cpp"  # in place of a recording's file
 
 
@@ -115,6 +119,18 @@ class Debugger(cmd.Cmd):
         """Refuse what is no command."""
         raise InvalidInputError(f"no command {line.partition(' ')[0]!r}, try help")
 
+    def do_help(self, argument: str) -> None:
+        """help [COMMAND]: what a command does, or what each does."""
+        if argument:
+            if not hasattr(self, f"do_{argument}"):
+                raise InvalidInputError(f"no command {argument!r}, try help")
+            self.say(_help_of(getattr(self, f"do_{argument}")))
+            return
+        commands = {method for name, method in vars(Debugger).items() if name.startswith("do_")}
+        firsts = sorted(_help_of(command).partition("\n")[0] for command in commands if command is not Debugger.do_EOF)
+        self.say("\n".join(textwrap.fill(line, _WIDTH, subsequent_indent="    ") for line in firsts))
+        self.say("n, u, c, b: next, until, continue, break; q and quit: abort.")
+
     def do_next(self, argument: str) -> None:
         """next [N]: run to the next value, or N values on."""
         for _ in range(_number(argument, "1", int)):
@@ -187,17 +203,17 @@ class Debugger(cmd.Cmd):
         if np.size(value) > _MOST_SHOWN:
             self.say(str(summary(value)))
         else:
-            self.say(np.array2string(np.asarray(value), precision=6, max_line_width=118))
+            self.say(np.array2string(np.asarray(value), precision=6, max_line_width=_WIDTH))
 
     def do_show(self, argument: str) -> None:
         """show [POINT]: the current value, or an earlier one, in a few numbers."""
         name = argument or self.stepper.name
-        self.say(f"{name}: {summary(self.stepper[name])}")
+        self.say(_described(name, self.stepper[name]))
 
     def do_inputs(self, _argument: str) -> None:
         """inputs: what the current value was made from."""
         for name, value in self.stepper.inputs().items():
-            self.say(f"{name}: {summary(value)}")
+            self.say(_described(name, value))
 
     def do_replace(self, argument: str) -> None:
         """replace zero | scale X | X [ROWS, COLUMNS, ...]: go on with another value in place of the current one."""
@@ -270,7 +286,7 @@ class Debugger(cmd.Cmd):
 
     def _show(self) -> None:
         stepper = self.stepper
-        self.say(f"{stepper.name}: {summary(stepper.value)}")
+        self.say(_described(stepper.name, stepper.value))
 
     def _ran_to(self, name: str | None) -> None:
         if name is None:
@@ -311,6 +327,16 @@ _CONDITIONS: dict[str, Callable[[Debugger, str], Condition]] = {
     "above": lambda _debugger, argument: above(_number(argument, "", float)),
     "differs": lambda debugger, argument: differs_from(debugger._recording(argument)),
 }
+
+
+def _help_of(command: object) -> str:
+    return inspect.cleandoc(command.__doc__ or "")
+
+
+def _described(name: str, value: Values) -> str:
+    """A value in two lines that most terminals have room for."""
+    found = summary(value)
+    return f"{name}: {found.kind}\n  {found.numbers}"
 
 
 def _wanted(argument: str, what: str) -> str:

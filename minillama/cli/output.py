@@ -23,6 +23,7 @@ _HARMFUL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udff
 _HARMFUL_IN_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _UNITS = ("B", "kB", "MB", "GB")
 _UNLIMITED = 1 << 16  # columns
+_GAP = 2  # between columns
 
 
 def visible(text: str) -> str:
@@ -61,14 +62,34 @@ def console() -> Console:
     return Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else _UNLIMITED)
 
 
-def table(*columns: str, right: Sequence[str] = ()) -> Table:
-    """Return an empty table without lines; the columns in ``right`` hold numbers."""
+def table(*columns: str, right: Sequence[str] = (), whole: Sequence[str] = ()) -> Table:
+    """Return an empty table without lines; the columns in ``right`` hold numbers, those in ``whole`` are not folded."""
     from rich.table import Table
 
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    made = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     for name in columns:
-        made.add_column(name, justify="right" if name in right else "left", overflow="fold")
+        made.add_column(name, justify="right" if name in right else "left", overflow="fold", no_wrap=name in whole)
     return made
+
+
+def print_wide_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table with any number of columns, in parts as wide as the terminal; each has the first column."""
+    from rich.cells import cell_len
+
+    widths = [max(map(cell_len, cells)) + _GAP for cells in zip(columns, *rows, strict=True)]
+    room = console().width + _GAP - widths[0]  # nothing follows the last column
+    parts: list[list[int]] = [[]]
+    for i in range(1, len(columns)):
+        if parts[-1] and sum(widths[j] for j in (*parts[-1], i)) > room:
+            parts.append([])
+        parts[-1].append(i)
+    for number, part in enumerate(parts):
+        made = table(*(columns[i] for i in (0, *part)), whole=columns[:1])
+        for row in rows:
+            made.add_row(*(row[i] for i in (0, *part)))
+        if number:
+            click.echo()
+        print_table(made)
 
 
 def print_table(rows: Table) -> None:

@@ -20,7 +20,7 @@ from minillama.cli.options import (
     special_option,
     text_arguments,
 )
-from minillama.cli.output import note, print_json, print_table, table, visible
+from minillama.cli.output import note, print_json, print_table, print_wide_table, size, table, visible
 from minillama.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -82,16 +82,16 @@ def attention(
         maps = {str(head): pattern[:, head].tolist() for head in chosen}
         print_json({"layer": layer, "tokens": tokens, "heads": maps})
     elif output is None:
-        rows = table("token", *(f"head {head}" for head in chosen))
-        for row, token in zip(pattern, tokens, strict=True):
-            best = [f"{visible(tokens[row[h].argmax()])} {row[h].max():.2f}" for h in chosen]
-            rows.add_row(visible(token), *best)
-        print_table(rows)
+        rows = [
+            [visible(token), *(f"{visible(tokens[row[h].argmax()])} {row[h].max():.2f}" for h in chosen)]
+            for row, token in zip(pattern, tokens, strict=True)
+        ]
+        print_wide_table(["token", *(f"head {head}" for head in chosen)], rows)
 
 
 @click.command(epilog=examples('minillama lens "The capital of France is" -o lens.png'))
 @_reading
-@click.option("--top", type=int, default=5, show_default=True, metavar="K", help="Tokens to list for each layer.")
+@click.option("--top", type=int, default=4, show_default=True, metavar="K", help="Tokens to list for each layer.")
 def lens(prompt: str | None, file: str | None, top: int, output: str | None, as_json: bool, **options: Any) -> None:
     """Show what the model would say after each layer (logit lens): at the last position, or a picture of all."""
     import math
@@ -114,11 +114,14 @@ def lens(prompt: str | None, file: str | None, top: int, output: str | None, as_
         ]  # fmt: skip
         print_json({"tokens": ids, "points": list(found.layers), "layers": layers})
     elif output is None:
-        rows = table("after", *(str(i + 1) for i in range(top)))
-        for name, tokens, logprobs in zip(found.layers, found.tokens[:, -1], found.logprobs[:, -1], strict=True):
-            pairs = zip(tokens, logprobs, strict=True)
-            rows.add_row(name, *(f"{visible(names[int(t)])!r} {math.exp(p):.2f}" for t, p in pairs))
-        print_table(rows)
+        rows = [
+            [
+                name.split(".")[1],
+                *(f"{visible(names[int(t)])!r} {math.exp(p):.2f}" for t, p in zip(tokens, logprobs, strict=True)),
+            ]
+            for name, tokens, logprobs in zip(found.layers, found.tokens[:, -1], found.logprobs[:, -1], strict=True)
+        ]
+        print_wide_table(["layer", *(str(i + 1) for i in range(top))], rows)
 
 
 @click.command(epilog=examples('minillama norms "The capital of France is" -o norms.png'))
@@ -137,10 +140,8 @@ def norms(prompt: str | None, file: str | None, output: str | None, as_json: boo
     if as_json:
         print_json({"tokens": tokens, "norms": {name: row.tolist() for name, row in lengths.items()}})
     elif output is None:
-        rows = table("after", *(f"{i} {visible(token)}" for i, token in enumerate(tokens)))
-        for name, row in lengths.items():
-            rows.add_row(name, *(f"{length:.1f}" for length in row))
-        print_table(rows)
+        columns = ["after", *(f"{i} {visible(token)}" for i, token in enumerate(tokens))]
+        print_wide_table(columns, [[name, *(f"{length:.1f}" for length in row)] for name, row in lengths.items()])
 
 
 @click.command(
@@ -180,10 +181,11 @@ def patch(
         both = {"clean": grid.clean, "corrupted": grid.corrupted, "tokens": tokens, "point": point}
         print_json({**both, "layers": list(grid.layers), "recovered": shares.tolist()})
     elif output is None:
-        rows = table("layer", *(f"{i} {visible(token)}" for i, token in enumerate(tokens)))
-        for layer, row in zip(grid.layers, shares, strict=True):
-            rows.add_row(str(layer), *(f"{share:.2f}" for share in row))
-        print_table(rows)
+        columns = ["layer", *(f"{i} {visible(token)}" for i, token in enumerate(tokens))]
+        shown = [
+            [str(layer), *(f"{share:.2f}" for share in row)] for layer, row in zip(grid.layers, shares, strict=True)
+        ]
+        print_wide_table(columns, shown)
 
 
 @click.command(epilog=examples('minillama entropy "Once upon a time" -n 40 -o entropy.png'))
@@ -233,4 +235,4 @@ def inspect_(prompt: str | None, file: str | None, output: str, **options: Any) 
     model, ids = _read(prompt, file, options)
     page = report(model, ids, lambda token: _texts(model, [token])[0])
     Path(output).write_text(page, encoding="utf-8")
-    note(f"{len(page) / 1e6:.1f} MB in {output}")
+    note(f"{size(len(page.encode()))} in {output}")

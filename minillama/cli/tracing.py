@@ -20,7 +20,7 @@ from minillama.cli.options import (
     special_option,
     text_arguments,
 )
-from minillama.cli.output import note, print_json, print_table, table, visible
+from minillama.cli.output import console, note, print_json, print_table, table, visible
 
 if TYPE_CHECKING:
     from minillama.generate import LanguageModel
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _DIFFERENT = 1
 _SHOWN = 12
+_ROOM_FOR_BARS = 96
+_NUMBERS = "min", "max", "mean", "norm"
 
 
 @click.command(
@@ -94,11 +96,13 @@ def _summaries(recording: Recording) -> Iterator[dict[str, Any]]:
 
 
 def _print_values(recording: Recording) -> None:
-    rows = table("point", "shape", "min", "max", "mean", "norm", "", right=("min", "max", "mean", "norm"))
+    bars = console().width >= _ROOM_FOR_BARS
+    rows = table("point", "shape", *_NUMBERS, "", right=_NUMBERS, whole=("point", "shape", *_NUMBERS))
     for found in _summaries(recording):
-        numbers = (f"{found[key]:.4g}" for key in ("low", "high", "mean", "norm"))
-        odd = "".join(f" {found[key]} {what}" for key, what in (("n_nan", "NaN"), ("n_inf", "inf")) if found[key])
-        rows.add_row(found["name"], "x".join(map(str, found["shape"])), *numbers, found["histogram"] + odd)
+        numbers = (f"{found[key]:.3g}" for key in ("low", "high", "mean", "norm"))
+        odd = (f"{found[key]} {what}" for key, what in (("n_nan", "NaN"), ("n_inf", "inf")) if found[key])
+        last = " ".join([*([found["histogram"]] if bars else []), *odd])
+        rows.add_row(found["name"], "x".join(map(str, found["shape"])), *numbers, last)
     print_table(rows)
 
 
@@ -151,7 +155,7 @@ def _print_comparison(found: Comparison, show_all: bool) -> None:
     points = sorted(found.points, key=lambda point: -point.relative) if not show_all else found.points
     if not found.equal:
         columns = ("different", "of", "cosine", "relative error", "largest")
-        rows = table("point", *columns, right=columns)
+        rows = table("point", *columns, right=columns, whole=("point",))
         for point in points if show_all else points[:_SHOWN]:
             numbers = (f"{point.cosine:.6f}", f"{point.relative:.4g}", f"{point.largest:.4g}")
             rows.add_row(visible(point.name), str(point.n_different), str(point.n_values), *numbers)

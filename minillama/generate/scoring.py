@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minillama.errors import InvalidInputError
+from minillama.kernels.logprobs import token_logprobs
 from minillama.kernels.types import F32
 
 if TYPE_CHECKING:
@@ -69,11 +70,9 @@ class Perplexity:
 
 
 def logprobs_of(logits: F32, tokens: Sequence[int]) -> F64:
-    """Log probability of a token at each position: the sum of exponentials is a double's, as in llama.cpp."""
-    largest = logits.max(axis=1)
-    total = np.exp((logits - largest[:, None]).astype(np.float64)).sum(axis=1)
-    chosen = np.take_along_axis(logits, np.asarray(tokens, np.int64)[:, None], axis=1)[:, 0]
-    result: F64 = (chosen - largest).astype(np.float64) - np.log(total)
+    """Log probability of a token at each position, in llama.cpp's arithmetic."""
+    result: F64 = np.empty(len(logits))
+    token_logprobs(logits, np.asarray(tokens, np.int64), result)
     return result
 
 

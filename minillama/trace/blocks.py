@@ -103,7 +103,7 @@ def _labelled(name: str, text: str) -> str:
 
 
 def _listed(array: npt.NDArray[Any]) -> str:
-    return np.array2string(array, precision=5, max_line_width=106, separator=" ")
+    return np.array2string(array, precision=5, max_line_width=68, separator=" ")
 
 
 def block_of(weight: Weight, row: int, index: int) -> Block:

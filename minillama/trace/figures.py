@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LONGEST_LABEL = 12
+_MOST_NAMED = 170  # bars
 
 
 def _figure(width: float, height: float) -> Figure:
@@ -185,13 +186,21 @@ def _bars(tokens: Sequence[str], heights: npt.NDArray[np.float64], axis: str, ti
         raise InvalidInputError(
             f"{len(tokens)} tokens and {len(heights)} numbers: equally many are wanted, at least one"
         )
-    figure = _figure(max(5.0, min(40.0, 0.22 * len(tokens) + 1.5)), 3.6)
+    named = len(tokens) <= _MOST_NAMED
+    figure = _figure(max(5.0, 0.22 * len(tokens) + 1.5) if named else 14.0, 3.6)
     axes = figure.subplots()
-    axes.bar(range(len(tokens)), heights, color=[_gradient(min(1.0, height / 12)) for height in heights])
+    axes.bar(
+        range(len(tokens)),
+        heights,
+        width=0.8 if named else 1.0,
+        color=[_gradient(min(1.0, height / 12)) for height in heights],
+    )
     axes.axhline(float(heights.mean()), color="black", linewidth=0.8, linestyle="--", label="mean")
-    if len(tokens) <= 170:
+    if named:
         _token_ticks(axes.xaxis, tokens)
         axes.tick_params(axis="x", labelrotation=90)
+    else:
+        axes.set_xlabel("number of the token")
     axes.set_xlim(-0.8, len(tokens) - 0.2)
     axes.set_ylabel(axis)
     axes.set_title(title(float(heights.mean())))

@@ -9,7 +9,7 @@ import numpy as np
 from minillama.trace.recording import Values
 
 _BARS = "▁▂▃▄▅▆▇█"
-_BINS = 24
+_BINS = 16
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Summary:
     n_nan, n_inf
         How many are NaN, and infinite.
     histogram
-        A bar for each of 24 equal parts from the smallest to the largest.
+        A bar for each of 16 equal parts from the smallest to the largest.
     """
 
     shape: tuple[int, ...]
@@ -39,14 +39,24 @@ class Summary:
     n_inf: int
     histogram: str
 
-    def __str__(self) -> str:
+    @property
+    def kind(self) -> str:
+        """Type and shape."""
+        return f"{self.dtype} {list(self.shape)}"
+
+    @property
+    def numbers(self) -> str:
+        """All but type and shape."""
         if 0 in self.shape:
-            return f"{self.dtype} {list(self.shape)}  empty"
+            return "empty"
         odd = "".join(f", {n} {what}" for n, what in ((self.n_nan, "NaN"), (self.n_inf, "infinite")) if n)
         return (
-            f"{self.dtype} {list(self.shape)}  min {self.low:.4g}  max {self.high:.4g}  mean {self.mean:.4g}  "
-            f"std {self.deviation:.4g}  norm {self.norm:.4g}{odd}  {self.histogram}"
+            f"min {self.low:.4g}  max {self.high:.4g}  mean {self.mean:.4g}  std {self.deviation:.4g}  "
+            f"norm {self.norm:.4g}{odd}  {self.histogram}"
         )
+
+    def __str__(self) -> str:
+        return f"{self.kind}  {self.numbers}"
 
 
 def summary(value: Values) -> Summary:

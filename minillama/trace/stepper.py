@@ -189,7 +189,11 @@ class Stepper:
         names = list(inspect.signature(getattr(operation.kernel, "py_func", operation.kernel)).parameters)
         current = self._current().array
         arguments = zip(names, operation.arguments, strict=False)
-        arrays = {name: array for name, array in arguments if isinstance(array, np.ndarray) and array is not current}
+        arrays = {
+            name: array
+            for name, array in arguments
+            if isinstance(array, np.ndarray) and not np.may_share_memory(array, current)
+        }
         return {name: _read_only(array) for name, array in {**arrays, **self._named_sources(operation)}.items()}
 
     def _named_sources(self, operation: Operation) -> dict[str, Values]:

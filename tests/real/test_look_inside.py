@@ -6,8 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner, Result
 
 import minillama as ml
+from minillama.cli import main
 from minillama.hub import resolve
 from minillama.trace import compare, edits, logit_difference, patch_grid
 from minillama.verify.llama_cpp import LlamaCpp
@@ -72,17 +74,27 @@ def test_recorded_values_are_those_of_llama_cpp(name: str, baseline: LlamaCpp) -
 
 
 @pytest.mark.llama_cpp
-def test_perplexity_is_that_of_llama_cpp(baseline: LlamaCpp) -> None:
-    model = ml.load("smollm2-135m")
-    text = (Path(__file__).parents[2] / "docs" / "exactness.md").read_text()
-    ids = model.tokenizer.encode(text)[:512]
-    found = model.perplexity(ids, n_ctx=128)
-    chunks = [ids[i : i + 128] for i in range(0, 512, 128)]
-    losses = []
-    for chunk, logits in zip(chunks, baseline.logits(Path(resolve("smollm2-135m")), chunks), strict=True):
-        for i in range(64, 127):  # as llama-perplexity: exponentials are floats, their sum is a double
-            row = logits[i] - logits[i].max()
-            losses.append(np.log(np.exp(row).astype(np.float64).sum()) - np.float64(row[chunk[i + 1]]))
-    assert found.n_scored == len(losses)
-    assert found.value == pytest.approx(np.exp(np.mean(losses)), rel=1e-6)
-    assert found.error == pytest.approx(np.exp(np.mean(losses)) * np.std(losses) / np.sqrt(len(losses) - 1), rel=1e-5)
+def test_stepping_and_comparing_with_llama_cpp_on_the_command_line(baseline: LlamaCpp, tmp_path: Path) -> None:
+    folder = str(ensure("baseline"))
+
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(main, list(arguments))
+
+    script = tmp_path / "script.txt"
+    script.write_text(
+        "break differs llama.cpp\nuntil blk.3.ffn_out\nreplace scale 2 0, 5\ncontinue\n"
+        "back blk.3.ffn_inp\ncontinue\ndiff llama.cpp\n"
+    )
+    done = run("step", PROMPT, "--llama-cpp", folder, "--commands", str(script))
+    assert done.exit_code == 0, done.output
+    assert "breakpoint 1: differs llama.cpp\nblk.3.l_out: float32" in done.stdout  # the first that was not replaced
+    after = done.stdout.split("(step) back blk.3.ffn_inp")[1]
+    assert "the pass came to its end" in after  # the replacement is gone
+    assert "values equal" in after
+
+    ours, theirs = str(tmp_path / "ours.npz"), str(tmp_path / "theirs.safetensors")
+    assert run("trace", PROMPT, "--save", ours).exit_code == 0
+    assert run("trace", PROMPT, "--llama-cpp", folder, "--save", theirs).exit_code == 0
+    found = run("compare", ours, theirs)
+    assert (found.exit_code, found.stdout.splitlines()[1][:22]) == (0, "head: KL mean 0 max 0,")
+    assert "points equal in every bit" in found.stdout

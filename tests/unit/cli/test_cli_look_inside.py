@@ -205,6 +205,18 @@ class TestStep:
         assert "def attention_soft_max" in done.stdout
         assert f" {int(trace.logits[-1].argmax())} " in lines[-5]
 
+    def test_help(self, run: Run, tiny: Path, tmp_path: Path) -> None:
+        done = self.script(run, tiny, tmp_path, "help", "help break")
+        assert done.exit_code == 0
+        first, second = done.stdout.split("(step) help break\n")
+        assert "\nback [POINT]: return to" in first
+        assert first.count("\nabort: leave") == 1
+        assert max(map(len, first.splitlines())) <= 80
+        assert second.startswith(
+            "break POINT | layer N | nan | above X | differs FILE: stop there.\n\nnan is the first"
+        )
+        assert self.script(run, tiny, tmp_path, "help jump").exit_code == 2
+
     def test_breakpoints(self, run: Run, tiny: Path, tmp_path: Path, model: LanguageModel) -> None:
         ids = model.tokenizer.encode(PROMPT)
         other = model.trace(ids, "*", edits={"blk.0.ffn_up": edits.zero(positions=2)})

@@ -136,3 +136,19 @@ def test_ctrl_c_stops_an_answer_but_not_the_chat(endless):
         chat.write("\x04")
         assert "Traceback" not in chat.end()
         assert chat.process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("trace",), ("lens", "--top", "12"), ("attention",), ("norms",),
+     ("patch", "and the sand the band", "--answers", "a", "b")],
+)  # fmt: skip
+def test_tables_of_values_fit_and_keep_their_names(tiny, arguments):
+    command, *rest = arguments
+    shown = _CODES.sub("", shown_by(command, "the and the sand and", *rest, "-m", tiny)).replace("\r", "")
+    assert max(map(len, shown.splitlines())) <= 80
+    tables = [part.splitlines() for part in shown.rstrip("\n").split("\n\n")]
+    assert len({len(lines) for lines in tables}) == 1  # parts side by side have the same rows,
+    assert len({tuple(line.split()[0] for line in lines) for lines in tables}) == 1  # of the same names
+    if command == "trace":
+        assert "blk.0.attn_norm  " in shown

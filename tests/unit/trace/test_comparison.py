@@ -94,7 +94,7 @@ def test_layer_errors(tmp_path: Path, model: LanguageModel) -> None:
 def test_summary() -> None:
     found = summary(np.array([[1, -3, np.nan], [np.inf, 2, 0]], np.float32))
     assert (found.low, found.high, found.mean, found.norm) == (-3, 2, 0, pytest.approx(np.sqrt(14)))
-    assert (found.n_nan, found.n_inf, len(found.histogram)) == (1, 1, 24)
+    assert (found.n_nan, found.n_inf, len(found.histogram)) == (1, 1, 16)
     assert "1 NaN, 1 infinite" in str(found)
     assert summary(np.full(3, np.nan, np.float32)).histogram == ""
     assert str(summary(np.zeros((0, 4), np.float32))) == "float32 [0, 4]  empty"

@@ -136,6 +136,16 @@ class TestRecording:
         for name in want:  # patterns of earlier steps are filled up with zeros
             np.testing.assert_array_equal(trace[name], want[name])
 
+    def test_a_stream_is_recorded_as_far_as_it_is_read(self, model: LanguageModel) -> None:
+        trace, seen = Trace(model, "blk.1.l_out"), []
+        for piece in model.stream(IDS[:6], max_tokens=4, ignore_eos=True, trace=trace):
+            seen.append(piece.token)
+            if len(seen) == 2:
+                break
+        assert trace.n_steps == 2  # the prompt, and the first token
+        assert trace.tokens == [*IDS[:6], seen[0]]
+        np.testing.assert_array_equal(trace["blk.1.l_out"], model.trace(trace.tokens, "blk.1.l_out")["blk.1.l_out"])
+
     def test_sequences_of_a_batch(self, model: LanguageModel) -> None:
         texts = [IDS[:7], IDS[7:9], IDS[9:30]]
         trace = Trace(model, ["blk.1.kq", "blk.1.l_out", "result_output"], positions=[1, -1])
@@ -161,6 +171,10 @@ class TestRecording:
         assert len(cache) == 0
         with pytest.raises(TraceBudgetError):
             model.trace(IDS, "blk.0.kq", max_bytes=40 * 4 * 40 * 4 - 1)
+        trace = Trace(model, "blk.0.l_out", max_bytes=8 * 256 * 4)
+        with pytest.raises(TraceBudgetError):
+            model.generate(IDS[:6], max_tokens=9, ignore_eos=True, trace=trace)
+        assert trace.nbytes == 8 * 256 * 4  # the prompt and two tokens: full, not over
 
     @pytest.mark.parametrize("ending", ["npz", "safetensors"])
     def test_save_and_load(self, model: LanguageModel, tmp_path, ending: str) -> None:
