@@ -216,8 +216,12 @@ def _laid_out_256(packed: np.ndarray, n: int) -> np.ndarray:
 
 def laid_out(kernels: KernelSet, type_: GGMLType, packed: np.ndarray, n: int) -> np.ndarray:
     """Rows of an activation type as ggml packs them, in the backend's own layout."""
-    if kernels.name == "reference" or LAYOUTS[type_].block_size == 1:
+    if kernels.name == "reference" or type_ is GGMLType.F32:
         return packed
+    if type_ is GGMLType.F16:
+        return packed.view(np.float16).astype(np.float64).view(np.uint8)
+    if type_ is GGMLType.BF16:
+        return (packed.view(np.uint16).astype(np.uint32) << 16).view(np.uint8)
     return _laid_out_256(packed, n) if type_ is GGMLType.Q8_K else _laid_out_32(type_, packed, n)
 
 
