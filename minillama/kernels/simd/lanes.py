@@ -277,6 +277,17 @@ def prefetch_ahead(_typing: Any, array: Any, _offset: Any) -> tuple[Any, Codegen
     return types.void(array, types.int64), codegen
 
 
+@intrinsic
+def prefetch(_typing: Any, array: Any, _offset: Any) -> tuple[Any, Codegen]:
+    """Ask for the cache line of a byte offset, for the second-level cache; it may lie outside the array."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        _ask_for(builder, _address(context, builder, signature.args[0], arguments, _BYTE), 2)
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), codegen
+
+
 def _make_narrow(element: Any) -> Any:
     """The lowest bits of every lane."""
 

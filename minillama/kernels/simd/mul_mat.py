@@ -37,7 +37,7 @@ MUL_MAT |= {type_: _make_with_reference_dot(type_) for type_ in dot.DOT if type_
 def mul_mat_scratch(type_: GGMLType, n: int, n_tokens: int) -> int:
     """Bytes of scratch that one thread's part of a product needs."""
     if type_ in unquantized.MUL_MAT:
-        return unquantized.mul_mat_scratch(type_, n, n_tokens)
+        return unquantized.mul_mat_scratch(n_tokens)
     if type_ in blocks_32.MUL_MAT:
         return blocks_32.mul_mat_scratch(n, n_tokens)
     if type_ in blocks_256.MUL_MAT:

@@ -214,14 +214,21 @@ def _laid_out_256(packed: np.ndarray, n: int) -> np.ndarray:
     return np.pad(out, ((0, 0), (0, -out.shape[1] % 64)), constant_values=_BYTE_FILL)
 
 
+def _laid_out_floats(type_: GGMLType, packed: np.ndarray, n: int) -> np.ndarray:
+    values = packed.view({GGMLType.F32: np.float32, GGMLType.F16: np.float16, GGMLType.BF16: np.uint16}[type_])
+    if type_ is GGMLType.F16:
+        values = values.astype(np.float64)
+    if type_ is GGMLType.BF16:
+        values = (values.astype(np.uint32) << 16).view(np.float32)
+    return np.pad(values, ((0, 0), (0, -n % 16))).view(np.uint8)
+
+
 def laid_out(kernels: KernelSet, type_: GGMLType, packed: np.ndarray, n: int) -> np.ndarray:
     """Rows of an activation type as ggml packs them, in the backend's own layout."""
-    if kernels.name == "reference" or type_ is GGMLType.F32:
+    if kernels.name == "reference":
         return packed
-    if type_ is GGMLType.F16:
-        return packed.view(np.float16).astype(np.float64).view(np.uint8)
-    if type_ is GGMLType.BF16:
-        return (packed.view(np.uint16).astype(np.uint32) << 16).view(np.uint8)
+    if LAYOUTS[type_].block_size == 1:
+        return _laid_out_floats(type_, packed, n)
     return _laid_out_256(packed, n) if type_ is GGMLType.Q8_K else _laid_out_32(type_, packed, n)
 
 
