@@ -164,4 +164,8 @@ class Tile:
         self.splat_each_i32, self.splat_each_f32 = _make_splat_each(i32), _make_splat_each(f32)
         self.for_each = _make_for_each(f32)
         self.load_f32 = _make_load(f32)
-        self.load_f64, self.splat_each_f64, self.for_each_f64 = _make_load(f64), _make_splat_each(f64), _make_for_each(f64)
+        self.load_f64, self.splat_each_f64, self.for_each_f64 = (
+            _make_load(f64),
+            _make_splat_each(f64),
+            _make_for_each(f64),
+        )

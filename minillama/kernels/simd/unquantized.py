@@ -16,7 +16,7 @@ import numpy as np
 from minillama.gguf.constants import GGMLType
 from minillama.kernels.bits import bfloat_to_float, float_to_bfloat, float_to_half, half_to_float
 from minillama.kernels.jit import Kernel, jit
-from minillama.kernels.simd.floats import WIDE, absolute, add_exact_product, half_lanes, load_f64x16, where_greater
+from minillama.kernels.simd.floats import WIDE, absolute, add_exact_product, half_lanes, where_greater
 from minillama.kernels.simd.lanes import prefetch
 from minillama.kernels.simd.tiles import ROWS, Tile, transpose
 from minillama.kernels.simd.vectors import (
@@ -115,8 +115,8 @@ class Floats:
     is_exact: bool = False
 
     @property
-    def unpacked_size(self) -> int:
-        """Bytes of a number of activations and unpacked weights: doubles if products are exact."""
+    def activation_size(self) -> int:
+        """Bytes of a number of activations: a double if products are exact."""
         return 8 if self.is_exact else 4
 
 
@@ -162,24 +162,19 @@ QUANTIZE: dict[GGMLType, Kernel] = {type_: _make_quantize(type_) for type_ in FL
 
 def activation_bytes(type_: GGMLType, n: int) -> int:
     """Bytes of a row of ``n`` values as ``QUANTIZE`` writes it."""
-    return FLOATS[type_].unpacked_size * (-(-n // _STEP) * _STEP)
+    return FLOATS[type_].activation_size * (-(-n // _STEP) * _STEP)
 
 
 def _make_unpack(type_: GGMLType) -> Kernel:
     """Sixteen rows side by side, column after column."""
     floats = FLOATS[type_]
-    size, load, is_exact = floats.size, floats.load, floats.is_exact
+    size, load = floats.size, floats.load
 
     @jit(name=f"unpack_square_{type_.name}", borrows=True)
     def unpack_square(array: U8, at: int, stride: int, staging: U8, tile: U8, k: int) -> None:
         for r in range(ROWS):
             store(staging, 4 * _STEP * r, load(array, at + r * stride))
-        if not is_exact:
-            transpose(staging, 0, 4 * _STEP, tile, 4 * ROWS * k)
-        else:
-            transpose(staging, 0, 4 * _STEP, staging, 0)
-            for i in range(_STEP):
-                store(tile, 8 * ROWS * (k + i), to_f64(load_f32x16(staging, 4 * ROWS * i)))
+        transpose(staging, 0, 4 * _STEP, tile, 4 * ROWS * k)
 
     @jit(name=f"unpack_rows_{type_.name}", borrows=True)
     def unpack(flat: U8, at: int, stride: int, n_rows: int, n: int, staging: U8, corner: U8, tile: U8) -> None:
@@ -218,7 +213,7 @@ def _make_products(n_tokens: int, *, is_exact: bool) -> Kernel:
     def products_f64(tile: U8, other: U8, at: int, stride: int, n: int, sums: U8, to: int) -> None:
         total = load_sums(sums, to)
         for k in range(n):
-            weights = for_each_f64(load_f64x16(tile, 8 * ROWS * k))
+            weights = for_each_f64(to_f64(load_f32x16(tile, 4 * ROWS * k)))
             total = add_exact_product(total, weights, splat_each_f64(other, at + 8 * k, stride))
         store(sums, to, total)
 
@@ -234,7 +229,7 @@ _PRODUCTS = {
 def _make_mul_mat(type_: GGMLType) -> Kernel:
     floats = FLOATS[type_]
     unpack, (products, products_of_one) = _make_unpack(type_), _PRODUCTS[floats.is_exact]
-    size, unpacked_size = floats.size, floats.unpacked_size
+    size, activation_size = floats.size, floats.activation_size
 
     @jit(name=f"chunk_of_tokens_{type_.name}", borrows=True)
     def chunk_of_tokens(tile: U8, activation: U8, k: int, n: int, sums: U8) -> None:
@@ -242,15 +237,16 @@ def _make_mul_mat(type_: GGMLType) -> Kernel:
         n_tokens, stride = activation.shape
         other, whole = activation.reshape(-1), n_tokens - n_tokens % TOKENS
         for t in range(0, whole, TOKENS):
-            products(tile, other, t * stride + unpacked_size * k, stride, n, sums, 8 * ROWS * t)
+            products(tile, other, t * stride + activation_size * k, stride, n, sums, 8 * ROWS * t)
         for t in range(whole, n_tokens):
-            products_of_one(tile, other, t * stride + unpacked_size * k, stride, n, sums, 8 * ROWS * t)
+            products_of_one(tile, other, t * stride + activation_size * k, stride, n, sums, 8 * ROWS * t)
 
     @jit(name=f"simd_mul_mat_{type_.name}")
     def mul_mat(weight: U8, activation: U8, n: int, out: F32, scratch: U8, start: int, stop: int) -> None:
         n_tokens, flat = activation.shape[0], weight.reshape(-1)
         staging, corner, rest = scratch[:_SQUARE], scratch[_SQUARE : 2 * _SQUARE], scratch[2 * _SQUARE :]
-        tile, sums = rest[: 8 * ROWS * _CHUNK], rest[8 * ROWS * _CHUNK : 8 * ROWS * (_CHUNK + n_tokens)]
+        tile, rest = rest[: 4 * ROWS * _CHUNK], rest[4 * ROWS * _CHUNK :]
+        sums = rest[: 8 * ROWS * n_tokens]
         for first in range(start, stop, ROWS):
             n_rows = min(ROWS, stop - first)
             sums[:] = 0
@@ -271,4 +267,4 @@ MUL_MAT: dict[GGMLType, Kernel] = {type_: _make_mul_mat(type_) for type_ in FLOA
 
 def mul_mat_scratch(n_tokens: int) -> int:
     """Bytes of scratch that the kernels need."""
-    return 2 * _SQUARE + 8 * ROWS * (_CHUNK + n_tokens)
+    return 2 * _SQUARE + 4 * ROWS * _CHUNK + 8 * ROWS * n_tokens
