@@ -79,6 +79,23 @@ def test_mul_mat_of_any_number_of_values(type_, n, n_tokens):
                 assert_same_product(type_, weight, activation, n, label=f"{kind} inputs, {weights} weights")
 
 
+@pytest.mark.parametrize("n_tokens", [1, 9])
+@pytest.mark.parametrize("type_", UNQUANTIZED, ids=lambda t: t.name)
+def test_double_sums_are_in_order(type_, n_tokens):
+    # Every product comes back with the other sign: what is left is roundings of doubles, of any other order others.
+    rng, n = generator(type_.name, n_tokens), 600
+    half = rng.permutation(n // 2)
+
+    def spread(n_rows, sign):
+        values = rng.standard_normal((n_rows, n // 2)) * 2.0 ** rng.integers(-12, 12, (n_rows, n // 2))
+        return np.concatenate([values, sign * values[:, half]], axis=1).astype(np.float32)
+
+    weight = quantize(REFERENCE, type_, spread(20, -1))
+    activation = quantize(REFERENCE, type_, spread(n_tokens, 1))
+    assert np.count_nonzero(mul_mat(REFERENCE, type_, weight, activation, n)) > 10 * n_tokens
+    assert_same_product(type_, weight, activation, n)
+
+
 @pytest.mark.parametrize("n_blocks", [1, 3, 18])
 @pytest.mark.parametrize("type_", ACTIVATION_TYPES, ids=lambda t: t.name)
 def test_activations_are_the_references_laid_out(type_, n_blocks):
