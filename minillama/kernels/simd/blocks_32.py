@@ -175,7 +175,8 @@ def _minimum_term(d: object, m: object, d_other: object, s_other: object, whole:
     return add(multiply(multiply(d, d_other), whole), multiply(m, s_other))
 
 
-def _moved_codebook() -> list[int]:
+def moved_codebook() -> list[int]:
+    """The values of IQ4_NL and IQ4_XS plus 128."""
     return [int(value) + 128 for value in codebook("IQ4_NL")]
 
 
@@ -191,16 +192,14 @@ BLOCKS: dict[GGMLType, Blocks32] = {
         Blocks32(layouts.Q5_0, _make_five_bits(layouts.Q5_0), 16, _scale_first_term, _half_scales),
         Blocks32(layouts.Q5_1, _make_five_bits(layouts.Q5_1), 0, _minimum_term, _half_scales),
         Blocks32(layouts.Q8_0, _load_bytes, 128, _scale_first_term, _half_scales),
-        Blocks32(
-            layouts.IQ4_NL, _make_looked_up(layouts.IQ4_NL, _moved_codebook), 128, _scale_first_term, _half_scales
-        ),
+        Blocks32(layouts.IQ4_NL, _make_looked_up(layouts.IQ4_NL, moved_codebook), 128, _scale_first_term, _half_scales),
         Blocks32(layouts.MXFP4, _make_looked_up(layouts.MXFP4, _moved_floats), 16, _scale_first_term, _exponent_scales),
     )
 }
 
 
 @jit
-def _add_up(terms: U8, n_blocks: int, columns: U8, out: F32, first: int, n_rows: int) -> None:
+def add_up(terms: U8, n_blocks: int, columns: U8, out: F32, first: int, n_rows: int) -> None:
     """Sum the terms of up to sixteen rows, each in the order of its blocks.
 
     They are transposed sixteen at a time, so that a row is a lane; what lies behind a row's terms is not added.
@@ -269,7 +268,7 @@ def _make_stream(blocks: Blocks32) -> Kernel:
                     rest[: left * size] = flat[at : at + left * size]
                     sixteen(rest, 0, other, row_bytes, n_tokens, places, block % n_blocks, terms, 4 * block, stride)
             for t in range(n_tokens):
-                _add_up(terms[t * stride : (t + 1) * stride], n_blocks, columns, out[t], first, n_rows)
+                add_up(terms[t * stride : (t + 1) * stride], n_blocks, columns, out[t], first, n_rows)
 
     return stream
 

@@ -7,7 +7,7 @@ from minillama.kernels.jit import Kernel, jit
 from minillama.kernels.layouts import LAYOUTS
 from minillama.kernels.reference import dot
 from minillama.kernels.scratch import DOT_BYTES
-from minillama.kernels.simd import activations, blocks_32, blocks_256, unquantized
+from minillama.kernels.simd import activations, blocks_32, blocks_256, blocks_iq4_xs, unquantized
 from minillama.kernels.types import F32, U8
 
 _PACK = {GGMLType.Q8_0: activations.pack_q8_0, GGMLType.Q8_K: activations.pack_q8_k}
@@ -29,7 +29,7 @@ def _make_with_reference_dot(type_: GGMLType) -> Kernel:
 
 
 # mul_mat as in kernels.reference.dot, but of activations laid out as in simd.activations.
-MUL_MAT: dict[GGMLType, Kernel] = unquantized.MUL_MAT | blocks_32.MUL_MAT | blocks_256.MUL_MAT
+MUL_MAT: dict[GGMLType, Kernel] = unquantized.MUL_MAT | blocks_32.MUL_MAT | blocks_256.MUL_MAT | blocks_iq4_xs.MUL_MAT
 _OWN = frozenset(MUL_MAT)
 MUL_MAT |= {type_: _make_with_reference_dot(type_) for type_ in dot.DOT if type_ not in MUL_MAT}
 
@@ -42,6 +42,8 @@ def mul_mat_scratch(type_: GGMLType, n: int, n_tokens: int) -> int:
         return blocks_32.mul_mat_scratch(n, n_tokens)
     if type_ in blocks_256.MUL_MAT:
         return blocks_256.mul_mat_scratch(n, n_tokens)
+    if type_ in blocks_iq4_xs.MUL_MAT:
+        return blocks_iq4_xs.mul_mat_scratch(n, n_tokens)
     activation = LAYOUTS[type_].activation
     assert activation is not None
     return DOT_BYTES + LAYOUTS[activation].row_bytes(n)
