@@ -17,6 +17,7 @@ from minillama.tokenizer.pretokenize import (
     WordStyle,
     digit_groups,
     pattern,
+    runs,
     trailing_blanks,
     words,
 )
@@ -29,7 +30,8 @@ _SYMBOLS = r" ?[^\s\p{L}\p{N}]+"
 _GPT2 = rf"'(?:[stmd]|re|ve|ll)| ?[\p{{L}}]+| ?[\p{{N}}]+|{_SYMBOLS}|{_BLANKS}"
 _CJK = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
 _CJK_OF_DEEPSEEK = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
-_DIGIT, _DIGITS, _UP_TO_THREE = r"[\p{N}]", r"[\p{N}]+", r"[\p{N}]{1,3}"
+_DIGIT, _UP_TO_THREE = r"[\p{N}]", r"[\p{N}]{1,3}"
+_EACH_DIGIT, _DIGITS, _THREE_DIGITS = runs(_DIGIT, 1), runs(_DIGIT), runs("[0-9]", 3)
 _LINE = r"[^\n]+|[\n]+"
 
 
@@ -86,13 +88,13 @@ _LLAMA3_WORDS = words(_LLAMA3, WordStyle(2, lead=True, max_digits=3))
 _QWEN2_WORDS = words(_QWEN2, WordStyle(2, lead=True, max_digits=1))
 
 _PATTERNS: dict[str, tuple[str | Cutter, ...]] = {
-    "default": (r"[\p{P}$+<=>\^~|]+", _GPT2_WORDS, _DIGITS, "[0-9][0-9][0-9]"),
+    "default": (runs(r"[\p{P}$+<=>\^~|]"), _GPT2_WORDS, _DIGITS, _THREE_DIGITS),
     "gpt-2": (_GPT2_WORDS,),
     "llama-bpe": (_LLAMA3_WORDS,),
     "qwen2": (_QWEN2_WORDS,),
     "qwen35": (words(_QWEN35, WordStyle(2, lead=True, max_digits=1, letters=rb"[\p{L}\p{M}]")),),
-    "smollm": (_DIGIT, _GPT2_WORDS),
-    "falcon": (r"[\p{P}$+<=>\^~|`]+", _GPT2_WORDS, "[0-9][0-9][0-9]"),
+    "smollm": (_EACH_DIGIT, _GPT2_WORDS),
+    "falcon": (runs(r"[\p{P}$+<=>\^~|`]"), _GPT2_WORDS, _THREE_DIGITS),
     "deepseek-llm": (
         r"[\r\n]",
         rf"\s?[{_CASED_LETTERS}]+",
@@ -101,16 +103,16 @@ _PATTERNS: dict[str, tuple[str | Cutter, ...]] = {
         _CJK_OF_DEEPSEEK,
         _DIGITS,
     ),
-    "deepseek-coder": (r"[\r\n]", r"\s?[\p{L}]+", r"\s?[\p{P}]+", _CJK_OF_DEEPSEEK, _DIGIT),
+    "deepseek-coder": (r"[\r\n]", r"\s?[\p{L}]+", r"\s?[\p{P}]+", _CJK_OF_DEEPSEEK, _EACH_DIGIT),
     "deepseek-v3": (_UP_TO_THREE, _CJK, rf"{_MARKED_WORDS}[\r\n]*|{_LINES}"),
-    "spark2_5": (_UP_TO_THREE, _CJK, rf"{_MARKED_WORDS}|[\r\n]|{_BLANKS}", _DIGIT),
+    "spark2_5": (_UP_TO_THREE, _CJK, rf"{_MARKED_WORDS}|[\r\n]|{_BLANKS}", _EACH_DIGIT),
     "afmoe": (_LEADING_GROUP, _ASIAN_LETTERS, rf"{_MARKED_WORDS}[\r\n]*|{_LINES}"),
     "youtu": (_ASIAN_SCRIPTS, _cased(r"\p{L}\p{M}", r"\p{L}\p{M}", _DIGIT)),
     "tiny_aya": (_LEADING_GROUP, _ANY_CASE),
     # Behind a blank no line break can follow in the same run: saying so keeps long runs from taking quadratic time.
     "jais-2": (_LLAMA3.replace(_LINES, rf"(?<![^\S\r\n])\s*[\r\n]+|{_FALLING_BLANKS}|\s"),),
     "poro-chat": (_BLOOM,),
-    "viking": (_BLOOM, _DIGIT),
+    "viking": (_BLOOM, _EACH_DIGIT),
     "tekken": (_cased(r"\p{NotLower}", r"\p{NotUpper}", _DIGIT, contraction=""),),
     "gpt-4o": (_GPT4O,),
     "granite-embed-multi-97m": (_cased(r"\p{NotLower}\p{M}", r"\p{NotUpper}\p{M}", _UP_TO_THREE),),
@@ -132,7 +134,7 @@ _PATTERNS: dict[str, tuple[str | Cutter, ...]] = {
         rf"{_CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}][\p{{M}}]*(?: ?[\p{{L}}][\p{{M}}]*)*|{_DIGIT}"
         rf"|{_SYMBOLS}[\r\n/]?|\s*[\r\n]|{_BLANKS}",
     ),
-    "minicpm5": (_UP_TO_THREE, words(_words(_DIGITS), WordStyle(2, lead=True))),
+    "minicpm5": (_UP_TO_THREE, words(_words(rf"{_DIGIT}+"), WordStyle(2, lead=True))),
     "gemma4": (_LINE,),
     "whitespace": (r"\S+",),
 }

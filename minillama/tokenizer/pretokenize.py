@@ -83,7 +83,7 @@ def each_piece(cut: Callable[[FoldedText, int, int], Sequence[int]]) -> Cutter:
     def cut_all(text: FoldedText, ends: Ends) -> Ends:
         refined: list[int] = []
         begin = 0
-        for end in ends:
+        for end in map(int, ends):  # which may be numpy's
             refined += cut(text, begin, end)
             begin = end
         return refined
@@ -147,6 +147,42 @@ def words(source: str, style: WordStyle) -> Cutter:
         folded = np.frombuffer(text.folded, np.uint8)
         n = word_ends(folded, pieces, classes, style.contractions, style.lead, style.max_digits, found, 0, len(pieces))
         return found[:n]
+
+    return cut_all
+
+
+def runs(members: str, count: int = 0) -> Cutter:
+    r"""Cutter that isolates runs of characters, or of as many as ``count``; of long texts without a step for each.
+
+    Parameters
+    ----------
+    members
+        Pattern of one character.
+    count
+        Number of characters of a match; 0 for as many as there are.
+    """
+    plain = pattern(f"{members}{{{count}}}" if count else f"{members}+")
+    member = re.compile(_with_classes(members.encode()))
+    is_member = np.array([member.match(bytes([byte])) is not None for byte in range(256)])
+
+    def cut_all(text: FoldedText, ends: Ends) -> Ends:
+        if len(text.folded) < LONG_TEXT:
+            return plain(text, ends)
+        inside = is_member[np.frombuffer(text.folded, np.uint8)]
+        is_cut = np.zeros(len(inside) + 1, np.bool_)
+        is_cut[np.asarray(ends, np.int64)] = True
+        change = is_cut.copy()
+        change[1:-1] |= inside[1:] != inside[:-1]
+        change[0] = True
+        bounds = np.flatnonzero(change)
+        starts, lengths = bounds[:-1], np.diff(bounds)
+        starts, lengths = starts[inside[starts]], lengths[inside[starts]]
+        n_matches = lengths // count if count else np.ones_like(lengths)
+        starts, n_matches, size = starts[n_matches > 0], n_matches[n_matches > 0], count or lengths
+        first = np.repeat(np.cumsum(n_matches) - n_matches, n_matches)
+        is_cut[starts] = True
+        is_cut[np.repeat(starts, n_matches) + (np.arange(len(first)) - first + 1) * size] = True
+        return np.flatnonzero(is_cut[1:]) + 1
 
     return cut_all
 

@@ -164,7 +164,7 @@ def test_learned_positions_have_no_more_than_there_are(tmp_path: Path) -> None:
     [
         ("threads", 0, "threads is 0"),
         ("backend", "gpu", "backend 'gpu' does not exist, there are cpu, reference"),
-        ("kv_type", "q8_0", "kv_type is 'q8_0', there are f32, f16"),
+        ("kv_type", "q5_0", "kv_type is 'q5_0', there are f32, f16"),
     ],
 )
 def test_wrong_options(tmp_path: Path, option: str, value: Any, message: str) -> None:

@@ -7,6 +7,7 @@ position, keys too, for a dot product takes a whole row: uint8 [n_blocks, n_head
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -81,15 +82,22 @@ def suffix(kind: Kind) -> str:
 
 
 class ByKind(dict[Pair, Kernel]):
-    """Kernels by kind or pair of kinds; those that are not written by hand are made when they are asked for."""
+    """Kernels by kind or pair of kinds; those that are not written by hand are made when they are asked for.
+
+    A pair of one kind twice is that kind, and a maker gives the same kernel for the same kinds: the kernel cache knows
+    kernels by their names.
+    """
 
     def __init__(self, written: Mapping[Any, Kernel], make: Callable[..., Kernel], *, pairs: bool) -> None:
         super().__init__(written)
         self._make, self._pairs = make, pairs
 
     def __missing__(self, key: Pair) -> Kernel:
-        kinds = key if isinstance(key, tuple) else (key, key) if self._pairs else (key,)
-        self[key] = self._make(*kinds)
+        if isinstance(key, tuple):
+            first, second = key
+            self[key] = self[first] if first == second else self._make(first, second)
+        else:
+            self[key] = self._make(key, key) if self._pairs else self._make(key)
         return self[key]
 
 
@@ -202,6 +210,7 @@ def _make_store(kind: Kind, *, slots_last: bool) -> Kernel:
     return store_values
 
 
+@functools.cache
 def make_store_kv(keys_kind: Kind, values_kind: Kind) -> Kernel:
     """Writing keys and values to the cache; ``reference.attention.STORE_KV`` has the signature."""
     store_keys, store_values = _make_store(keys_kind, slots_last=True), _make_store(values_kind, slots_last=False)

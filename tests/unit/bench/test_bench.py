@@ -183,7 +183,7 @@ def test_rates_ratios_and_fractions(path: Path, quick: Path) -> None:
         ({"rounds": 0}, "rounds is 0"),
         ({"depths": (-1,)}, "depths is -1"),
         ({"n_decode": 600}, "856 positions asked for, .* was trained for 512"),
-        ({"kv_type": "q8_0"}, "kv_type is 'q8_0'"),
+        ({"kv_type": "q5_0"}, "kv_type is 'q5_0'"),
     ],
 )
 def test_bad_numbers_are_refused(path: Path, wrong: dict[str, object], message: str) -> None:

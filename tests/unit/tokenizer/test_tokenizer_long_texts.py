@@ -23,7 +23,8 @@ _PIECES = st.sampled_from(
     ["hello", " wor", "\n", "\n\n", " ", "  ", "12", "3", "'s", "'LL", "!", "é", "漢", "\u0301", "½", "\r\n", "\t", "a"]
 )
 _TEXTS = st.lists(_PIECES | st.text(max_size=3), max_size=30).map("".join)
-_STYLED = ["gpt-2", "llama-bpe", "qwen2", "qwen35", "ufakzeka", "laguna", "minicpm5", "smollm"]
+_STYLED = ["gpt-2", "llama-bpe", "qwen2", "qwen35", "ufakzeka", "laguna", "minicpm5", "smollm", "default"]
+_STYLED += ["falcon", "superbpe", "viking"]
 
 
 @pytest.fixture
