@@ -5,6 +5,9 @@ lane is a row: sixteen rows are unpacked side by side, some columns at a time, a
 
 Rows and activations are padded with zeros to whole vectors. That changes no sum: they begin at zero, and a sum that
 does is never the negative zero which adding zero would change.
+
+Products of halves are exact in float32 and in double, and are added in one step. So are those of bfloat16s, unless they
+leave the range of float32: prompts look whether any could, in the weight's columns and in the tokens' rows.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import numpy as np
 from minillama.gguf.constants import GGMLType
 from minillama.kernels.bits import bfloat_to_float, float_to_bfloat, float_to_half, half_to_float
 from minillama.kernels.jit import Kernel, jit
-from minillama.kernels.simd.floats import WIDE, absolute, add_exact_product, half_lanes, where_greater
+from minillama.kernels.simd.floats import WIDE, absolute, add_exact_product, half_lanes, largest_lane, where_greater
 from minillama.kernels.simd.lanes import prefetch
 from minillama.kernels.simd.tiles import ROWS, Tile, transpose
 from minillama.kernels.simd.vectors import (
@@ -157,12 +160,41 @@ def _make_quantize(type_: GGMLType) -> Kernel:
     return quantize
 
 
-QUANTIZE: dict[GGMLType, Kernel] = {type_: _make_quantize(type_) for type_ in FLOATS}
+_LEAST, _MOST = np.float32(2.0**-60), np.float32(2.0**60)
+_quantize_bf16_as_floats = _make_quantize(GGMLType.BF16)
+
+
+@jit
+def _double_place(stride: int) -> int:
+    """Where the doubles begin in a row of BF16 of so many bytes."""
+    return (stride - 8) // 12 * 4
+
+
+@jit(name="simd_quantize_BF16_twice")
+def quantize_bf16(x: F32, out: U8, start: int, stop: int) -> None:
+    """Rows as floats and as doubles, then a double that is 1 if all of them are far from float32's limits, or 0."""
+    doubles_at = _double_place(out.shape[1])
+    _quantize_bf16_as_floats(x, out[:, :doubles_at], start, stop)
+    for t in range(start, stop):
+        floats, doubles = out[t, :doubles_at].view(np.float32), out[t, doubles_at:].view(np.float64)
+        is_ordinary = True
+        for k in range(floats.shape[0]):
+            size = abs(floats[k])
+            is_ordinary = is_ordinary and (size == 0 or _LEAST <= size <= _MOST)
+            doubles[k] = floats[k]
+        doubles[floats.shape[0]] = is_ordinary
+
+
+QUANTIZE: dict[GGMLType, Kernel] = {
+    **{type_: _make_quantize(type_) for type_ in (GGMLType.F32, GGMLType.F16)},
+    GGMLType.BF16: quantize_bf16,
+}
 
 
 def activation_bytes(type_: GGMLType, n: int) -> int:
     """Bytes of a row of ``n`` values as ``QUANTIZE`` writes it."""
-    return FLOATS[type_].activation_size * (-(-n // _STEP) * _STEP)
+    padded = -(-n // _STEP) * _STEP
+    return 12 * padded + 8 if type_ is GGMLType.BF16 else FLOATS[type_].activation_size * padded
 
 
 def _make_unpack(type_: GGMLType) -> Kernel:
@@ -226,20 +258,65 @@ _PRODUCTS = {
 }
 
 
-def _make_mul_mat(type_: GGMLType) -> Kernel:
-    floats = FLOATS[type_]
-    unpack, (products, products_of_one) = _make_unpack(type_), _PRODUCTS[floats.is_exact]
-    size, activation_size = floats.size, floats.activation_size
+def _make_chunk_of_tokens(type_: GGMLType) -> Kernel:
+    """Add to all tokens' sums the products of the unpacked columns."""
+    products, products_of_one = _PRODUCTS[FLOATS[type_].is_exact]
+    activation_size = FLOATS[type_].activation_size
 
     @jit(name=f"chunk_of_tokens_{type_.name}", borrows=True)
     def chunk_of_tokens(tile: U8, activation: U8, k: int, n: int, sums: U8) -> None:
-        """Add to all tokens' sums the products of the unpacked columns."""
         n_tokens, stride = activation.shape
         other, whole = activation.reshape(-1), n_tokens - n_tokens % TOKENS
         for t in range(0, whole, TOKENS):
             products(tile, other, t * stride + activation_size * k, stride, n, sums, 8 * ROWS * t)
         for t in range(whole, n_tokens):
             products_of_one(tile, other, t * stride + activation_size * k, stride, n, sums, 8 * ROWS * t)
+
+    return chunk_of_tokens
+
+
+@jit(borrows=True)
+def _is_ordinary(tile: U8, n: int) -> bool:
+    """Whether all unpacked numbers but zeros and NaNs are far from float32's limits."""
+    least, most = splat_f32x16(np.float32(1)), splat_f32x16(np.float32(1))
+    for k in range(n):
+        size = absolute(load_f32x16(tile, 4 * ROWS * k))
+        size = where_greater(size, splat_f32x16(np.float32(0)), size, splat_f32x16(np.float32(1)))
+        least, most = where_greater(least, size, size, least), where_greater(size, most, size, most)
+    smallest = -largest_lane(multiply(least, splat_f32x16(np.float32(-1))))
+    return smallest >= _LEAST and largest_lane(most) <= _MOST
+
+
+@jit(borrows=True)
+def _are_ordinary(activation: U8, first: int) -> bool:
+    """Whether a tile's tokens are, as ``quantize_bf16`` found."""
+    least = np.uint8(255)
+    for t in range(first, first + TOKENS):
+        least = min(least, activation[t, activation.shape[1] - 1])  # the highest byte of 1, which is 0x3F, or of 0
+    return bool(least > 0)
+
+
+_chunk_of_floats = _make_chunk_of_tokens(GGMLType.BF16)
+_products_of_doubles = _PRODUCTS[True][0]
+
+
+@jit(borrows=True)
+def _chunk_of_bfloats(tile: U8, activation: U8, k: int, n: int, sums: U8) -> None:
+    """As ``chunk_of_tokens``, with doubles where that is the same."""
+    n_tokens, stride = activation.shape
+    other, doubles_at = activation.reshape(-1), _double_place(stride) + 8 * k
+    is_ordinary = n_tokens >= TOKENS and _is_ordinary(tile, n)
+    done = 0
+    while is_ordinary and done + TOKENS <= n_tokens and _are_ordinary(activation, done):
+        _products_of_doubles(tile, other, done * stride + doubles_at, stride, n, sums, 8 * ROWS * done)
+        done += TOKENS
+    if done < n_tokens:
+        _chunk_of_floats(tile, activation[done:], k, n, sums[8 * ROWS * done :])
+
+
+def _make_mul_mat(type_: GGMLType) -> Kernel:
+    unpack, size = _make_unpack(type_), FLOATS[type_].size
+    chunk_of_tokens = _chunk_of_bfloats if type_ is GGMLType.BF16 else _make_chunk_of_tokens(type_)
 
     @jit(name=f"simd_mul_mat_{type_.name}")
     def mul_mat(weight: U8, activation: U8, n: int, out: F32, scratch: U8, start: int, stop: int) -> None:

@@ -215,11 +215,14 @@ def _laid_out_256(packed: np.ndarray, n: int) -> np.ndarray:
 
 
 def _laid_out_floats(type_: GGMLType, packed: np.ndarray, n: int) -> np.ndarray:
-    values = packed.view({GGMLType.F32: np.float32, GGMLType.F16: np.float16, GGMLType.BF16: np.uint16}[type_])
-    if type_ is GGMLType.F16:
-        values = values.astype(np.float64)
     if type_ is GGMLType.BF16:
-        values = (values.astype(np.uint32) << 16).view(np.float32)
+        bits = np.pad(packed.view(np.uint16).astype(np.uint32) << 16, ((0, 0), (0, -n % 16)))
+        floats = bits.view(np.float32)
+        size = np.abs(floats)
+        is_ordinary = ((size == 0) | ((size >= 2.0**-60) & (size <= 2.0**60))).all(-1, keepdims=True)
+        parts = floats, floats.astype(np.float64), is_ordinary.astype(np.float64)
+        return np.concatenate([part.view(np.uint8) for part in parts], axis=1)
+    values = packed.view(np.float32) if type_ is GGMLType.F32 else packed.view(np.float16).astype(np.float64)
     return np.pad(values, ((0, 0), (0, -n % 16))).view(np.uint8)
 
 
