@@ -18,14 +18,38 @@ from minillama.kernels.layouts import LAYOUTS
 from minillama.kernels.registry import KernelSet, kernel_set
 from minillama.kernels.types import U8
 
-DEFAULT_TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
+DEFAULT_TYPES = (
+    "F32",
+    "F16",
+    "BF16",
+    "Q4_0",
+    "Q4_1",
+    "Q5_0",
+    "Q5_1",
+    "Q8_0",
+    "IQ4_NL",
+    "MXFP4",
+    "Q2_K",
+    "Q3_K",
+    "Q4_K",
+    "Q5_K",
+    "Q6_K",
+)
 DECODE_BYTES, PROMPT_ROWS = 400_000_000, 512
 
 
 def random_rows(type_: GGMLType, n_rows: int, n: int) -> U8:
-    """Packed rows of random bytes; scales that are not finite do not matter for speed."""
-    row_bytes = LAYOUTS[type_].row_bytes(n)
-    block = np.random.default_rng(0).integers(0, 0x3C, (64, row_bytes), np.uint8)
+    """Packed rows of random bytes; scales that are not finite do not matter for speed.
+
+    Floats, and exponents of MXFP4, are those of ordinary numbers: subnormal products take a hundred cycles.
+    """
+    row_bytes, rng = LAYOUTS[type_].row_bytes(n), np.random.default_rng(0)
+    block = rng.integers(0, 0x3C, (64, row_bytes), np.uint8)
+    if LAYOUTS[type_].block_size == 1:
+        size = LAYOUTS[type_].type_size
+        block.reshape(64, -1, size)[:, :, size - 1] = rng.choice(np.array([0x3C, 0xBC], np.uint8), (64, n))
+    if type_ is GGMLType.MXFP4:
+        block.reshape(64, -1, LAYOUTS[type_].type_size)[:, :, 0] = 120
     rows = np.ascontiguousarray(np.resize(block, (n_rows, row_bytes)))
     rows.flags.writeable = False
     return rows

@@ -18,6 +18,8 @@ Rows of Q8_K, of ``n`` values in blocks of 256:
     bsums       int16 [n / 16]       sums of 16 quants
     sums        int16 [n / 32]       and of 32
     d           float32 [n / 256]
+
+Rows of F16 are doubles, rows of BF16 and F32 float32; see :mod:`minillama.kernels.simd.unquantized`.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from minillama.kernels.bits import copy_bytes, float_to_half, half_to_float, loa
 from minillama.kernels.jit import Kernel, jit
 from minillama.kernels.layouts import LAYOUTS
 from minillama.kernels.reference import quantize
+from minillama.kernels.simd import unquantized
 from minillama.kernels.simd.lanes import narrow_i8, scatter_32, splat_i32x16, words_as_i32
 from minillama.kernels.simd.rounding import (
     larger,
@@ -90,6 +93,8 @@ def activation_bytes(type_: GGMLType, n: int) -> int:
         return 40 * places
     if type_ is GGMLType.Q8_K:
         return -(-(3 * n + 3 * (n // 16) + n // 64) // 64) * 64
+    if type_ in unquantized.FLOATS:
+        return unquantized.activation_bytes(type_, n)
     return LAYOUTS[type_].row_bytes(n)
 
 
@@ -264,6 +269,7 @@ def quantize_q8_k(x: F32, out: U8, start: int, stop: int) -> None:
 
 QUANTIZE: dict[GGMLType, Kernel] = {
     **quantize.QUANTIZE,
+    **unquantized.QUANTIZE,
     GGMLType.Q8_0: quantize_q8_0,
     GGMLType.Q8_1: quantize_q8_1,
     GGMLType.Q8_K: quantize_q8_k,

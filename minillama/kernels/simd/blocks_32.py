@@ -10,13 +10,18 @@ compute it, with the same bits:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from minillama.gguf.constants import GGMLType
 from minillama.kernels import layouts
 from minillama.kernels.bits import copy_bytes
 from minillama.kernels.jit import Kernel, jit
 from minillama.kernels.layouts import BlockLayout
+from minillama.kernels.reference.codebooks import codebook
+from minillama.kernels.reference.float4 import doubled_e2m1
 from minillama.kernels.simd.activations import OFFSETS, padded_blocks
 from minillama.kernels.simd.dots import dot_bytes, make_zeros, sum_quads, zeros_i32x16
 from minillama.kernels.simd.floats import store_first
@@ -28,6 +33,7 @@ from minillama.kernels.simd.lanes import (
     load_quarters,
     load_u8x64,
     make_add_where_set,
+    make_look_up,
     narrow_u16,
     prefetch_ahead,
 )
@@ -35,14 +41,17 @@ from minillama.kernels.simd.tiles import ROWS, Tile, copy_rows, dot_bytes_each, 
 from minillama.kernels.simd.vectors import (
     add,
     add_number,
+    as_f32,
     f32x16,
     halves_to_f32,
     keep_bits,
     load_f32x16,
     load_i32x16,
     multiply,
+    shift_left,
     shift_right,
     store,
+    subtract,
     to_f32,
 )
 from minillama.kernels.types import F32, U8
@@ -61,6 +70,22 @@ _LARGEST_BLOCK = 34
 zeros_f32x16 = make_zeros(f32x16)
 
 
+@jit
+def _half_scales(both: object) -> tuple[object, object]:
+    """A half and the half after it."""
+    return halves_to_f32(narrow_u16(both)), halves_to_f32(narrow_u16(shift_right(both, 16)))
+
+
+@jit
+def _exponent_scales(both: object) -> tuple[object, object]:
+    """As ``reference.float4.half_of_e8m0``, which may be subnormal: a product of two powers of two that are not."""
+    exponents = keep_bits(both, 0xFF)
+    half = shift_right(exponents, 1)
+    first = as_f32(shift_left(add_number(half, 63), 23))
+    d = multiply(first, as_f32(shift_left(add_number(subtract(exponents, half), 63), 23)))
+    return d, d
+
+
 @dataclass(frozen=True)
 class Blocks32:
     """What tells types of 32 values apart.
@@ -75,12 +100,15 @@ class Blocks32:
         What was added to the quants to make them unsigned.
     term
         ``term(d, m, d_other, s_other, whole)`` of a block, in lanes.
+    scales
+        ``scales(both)``: of sixteen blocks' first 32 bits, the scale and what may be a minimum, as float32 x 16.
     """
 
     layout: BlockLayout
     load_group: Kernel
     offset: int
     term: Kernel
+    scales: Kernel
 
 
 def _make_nibbles(layout: BlockLayout) -> Kernel:
@@ -95,6 +123,18 @@ def _make_nibbles(layout: BlockLayout) -> Kernel:
 
 
 _add_low_fifth, _add_high_fifth = make_add_where_set(0, 16), make_add_where_set(16, 16)
+
+
+def _make_looked_up(layout: BlockLayout, values: Callable[[], Sequence[int]]) -> Kernel:
+    """Nibbles that are indices into a table of unsigned bytes."""
+    nibbles, look_up = _make_nibbles(layout), make_look_up(values)
+
+    @jit(name=f"load_looked_up_{layout.type.name}")
+    def load_group(array: U8, at: int) -> tuple[object, object]:
+        low, high = nibbles(array, at)
+        return look_up(low), look_up(high)
+
+    return load_group
 
 
 def _make_five_bits(layout: BlockLayout) -> Kernel:
@@ -136,26 +176,31 @@ def _minimum_term(d: object, m: object, d_other: object, s_other: object, whole:
     return add(multiply(multiply(d, d_other), whole), multiply(m, s_other))
 
 
+def moved_codebook() -> list[int]:
+    """The values of IQ4_NL and IQ4_XS plus 128."""
+    return [int(value) + 128 for value in codebook("IQ4_NL")]
+
+
+def _moved_floats() -> list[int]:
+    return [int(doubled_e2m1(np.int32(code))) + 16 for code in range(16)]
+
+
 BLOCKS: dict[GGMLType, Blocks32] = {
     blocks.layout.type: blocks
     for blocks in (
-        Blocks32(layouts.Q4_0, _make_nibbles(layouts.Q4_0), 8, _sum_first_term),
-        Blocks32(layouts.Q4_1, _make_nibbles(layouts.Q4_1), 0, _minimum_term),
-        Blocks32(layouts.Q5_0, _make_five_bits(layouts.Q5_0), 16, _scale_first_term),
-        Blocks32(layouts.Q5_1, _make_five_bits(layouts.Q5_1), 0, _minimum_term),
-        Blocks32(layouts.Q8_0, _load_bytes, 128, _scale_first_term),
+        Blocks32(layouts.Q4_0, _make_nibbles(layouts.Q4_0), 8, _sum_first_term, _half_scales),
+        Blocks32(layouts.Q4_1, _make_nibbles(layouts.Q4_1), 0, _minimum_term, _half_scales),
+        Blocks32(layouts.Q5_0, _make_five_bits(layouts.Q5_0), 16, _scale_first_term, _half_scales),
+        Blocks32(layouts.Q5_1, _make_five_bits(layouts.Q5_1), 0, _minimum_term, _half_scales),
+        Blocks32(layouts.Q8_0, _load_bytes, 128, _scale_first_term, _half_scales),
+        Blocks32(layouts.IQ4_NL, _make_looked_up(layouts.IQ4_NL, moved_codebook), 128, _scale_first_term, _half_scales),
+        Blocks32(layouts.MXFP4, _make_looked_up(layouts.MXFP4, _moved_floats), 16, _scale_first_term, _exponent_scales),
     )
 }
 
 
 @jit
-def _scales(both: object) -> tuple[object, object]:
-    """Of sixteen blocks' first 32 bits, the scale and the 16 bits after it, which are the minimum if there is one."""
-    return halves_to_f32(narrow_u16(both)), halves_to_f32(narrow_u16(shift_right(both, 16)))
-
-
-@jit
-def _add_up(terms: U8, n_blocks: int, columns: U8, out: F32, first: int, n_rows: int) -> None:
+def add_up(terms: U8, n_blocks: int, columns: U8, out: F32, first: int, n_rows: int) -> None:
     """Sum the terms of up to sixteen rows, each in the order of its blocks.
 
     They are transposed sixteen at a time, so that a row is a lane; what lies behind a row's terms is not added.
@@ -170,7 +215,7 @@ def _add_up(terms: U8, n_blocks: int, columns: U8, out: F32, first: int, n_rows:
 
 def _make_sixteen(blocks: Blocks32) -> Kernel:
     """The terms of sixteen blocks that follow each other, for every token."""
-    size, load_group, term = blocks.layout.type_size, blocks.load_group, blocks.term
+    size, load_group, term, scales_of = blocks.layout.type_size, blocks.load_group, blocks.term, blocks.scales
     is_moved, moved_at = blocks.offset > 0, 36 + 4 * OFFSETS.index(blocks.offset) if blocks.offset else 0
 
     @jit(name=f"sixteen_blocks_{blocks.layout.type.name}")
@@ -182,7 +227,7 @@ def _make_sixteen(blocks: Blocks32) -> Kernel:
         low_1, high_1 = load_group(array, at + _GROUP * size)
         low_2, high_2 = load_group(array, at + 2 * _GROUP * size)
         low_3, high_3 = load_group(array, at + 3 * _GROUP * size)
-        d, m = _scales(gather_near_u32(array, at, size))
+        d, m = scales_of(gather_near_u32(array, at, size))
         for line in range(0, _STEP * size, 64):
             prefetch_ahead(array, at + line)
         for t in range(n_tokens):
@@ -224,14 +269,14 @@ def _make_stream(blocks: Blocks32) -> Kernel:
                     copy_bytes(flat, at, left * size, rest, 0)
                     sixteen(rest, 0, other, row_bytes, n_tokens, places, block % n_blocks, terms, 4 * block, stride)
             for t in range(n_tokens):
-                _add_up(terms[t * stride : (t + 1) * stride], n_blocks, columns, out[t], first, n_rows)
+                add_up(terms[t * stride : (t + 1) * stride], n_blocks, columns, out[t], first, n_rows)
 
     return stream
 
 
 def _make_unpack(blocks: Blocks32) -> Kernel:
     """Sixteen rows side by side: for every four quants of a block the bytes of each row, and each row's scales."""
-    size, load_group = blocks.layout.type_size, blocks.load_group
+    size, load_group, scales_of = blocks.layout.type_size, blocks.load_group, blocks.scales
 
     @jit(name=f"unpack_rows_{blocks.layout.type.name}")
     def unpack(flat: U8, first: int, n_blocks: int, staging: U8, tile: U8, scales: U8, mins: U8) -> None:
@@ -250,7 +295,7 @@ def _make_unpack(blocks: Blocks32) -> Kernel:
             transpose(staging, 0, 128, tile, block // _GROUP * _GROUP_BYTES)
             transpose(staging, 64, 128, tile, block // _GROUP * _GROUP_BYTES + _GROUP_BYTES // 2)
         for block in range(n_blocks):
-            d, m = _scales(gather_u32(flat, (first * n_blocks + block) * size, n_blocks * size))
+            d, m = scales_of(gather_u32(flat, (first * n_blocks + block) * size, n_blocks * size))
             store(scales, 64 * block, d)
             store(mins, 64 * block, m)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import llvmlite.binding
@@ -126,6 +127,32 @@ def make_take_bits(first: int, second: int, mask: int) -> Any:
         return vector(vector), codegen
 
     return taken
+
+
+def _of_sixteen(builder: Any, indices: Any, table: Any) -> Any:
+    """LLVM code for the entry of a table of sixteen bytes that each byte below 16 chooses."""
+    if _FEATURES.get("avx512bw"):
+        signature = ir.FunctionType(indices.type, [indices.type, indices.type])
+        function = cgutils.get_or_insert_function(builder.module, signature, "llvm.x86.avx512.pshuf.b.512")
+        return builder.call(function, [ir.Constant(indices.type, 4 * table), indices])
+    value = ir.Constant(indices.type, [table[0]] * 64)
+    for i, entry in enumerate(table[1:], 1):
+        is_it = builder.icmp_unsigned("==", indices, ir.Constant(indices.type, [i] * 64))
+        value = builder.select(is_it, ir.Constant(indices.type, [entry] * 64), value)
+    return value
+
+
+def make_look_up(values: Callable[[], Sequence[int]]) -> Any:
+    """``looked_up(indices)``: of uint8 x 64 below 16, bytes of a table that is asked for when compiled."""
+
+    @intrinsic
+    def looked_up(_typing: Any, indices: Vector) -> tuple[Any, Codegen]:
+        def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            return _of_sixteen(builder, arguments[0], [int(value) for value in values()])
+
+        return indices(indices), codegen
+
+    return looked_up
 
 
 @intrinsic
@@ -272,6 +299,17 @@ def prefetch_ahead(_typing: Any, array: Any, _offset: Any) -> tuple[Any, Codegen
         for distance, locality in ((_NEAR, 3), (_FAR, 2)):
             at = builder.add(offset, ir.Constant(_OFFSET, distance))
             _ask_for(builder, _address(context, builder, signature.args[0], (array, at), _BYTE), locality)
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), codegen
+
+
+@intrinsic
+def prefetch(_typing: Any, array: Any, _offset: Any) -> tuple[Any, Codegen]:
+    """Ask for the cache line of a byte offset, for the second-level cache; it may lie outside the array."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        _ask_for(builder, _address(context, builder, signature.args[0], arguments, _BYTE), 2)
         return context.get_dummy_value()
 
     return types.void(array, types.int64), codegen

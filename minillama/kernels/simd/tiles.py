@@ -158,8 +158,14 @@ class Tile:
 
     def __init__(self, n_tokens: int) -> None:
         i32, f32 = Vector(types.int32, ROWS * n_tokens), Vector(types.float32, ROWS * n_tokens)
+        f64 = Vector(types.float64, ROWS * n_tokens)
         self.n_tokens = n_tokens
         self.zeros_i32, self.zeros_f32 = make_zeros(i32), make_zeros(f32)
         self.splat_each_i32, self.splat_each_f32 = _make_splat_each(i32), _make_splat_each(f32)
         self.for_each = _make_for_each(f32)
         self.load_f32 = _make_load(f32)
+        self.load_f64, self.splat_each_f64, self.for_each_f64 = (
+            _make_load(f64),
+            _make_splat_each(f64),
+            _make_for_each(f64),
+        )

@@ -214,10 +214,24 @@ def _laid_out_256(packed: np.ndarray, n: int) -> np.ndarray:
     return np.pad(out, ((0, 0), (0, -out.shape[1] % 64)), constant_values=_BYTE_FILL)
 
 
+def _laid_out_floats(type_: GGMLType, packed: np.ndarray, n: int) -> np.ndarray:
+    if type_ is GGMLType.BF16:
+        bits = np.pad(packed.view(np.uint16).astype(np.uint32) << 16, ((0, 0), (0, -n % 16)))
+        floats = bits.view(np.float32)
+        size = np.abs(floats)
+        is_ordinary = ((size == 0) | ((size >= 2.0**-60) & (size <= 2.0**60))).all(-1, keepdims=True)
+        parts = floats, floats.astype(np.float64), is_ordinary.astype(np.float64)
+        return np.concatenate([part.view(np.uint8) for part in parts], axis=1)
+    values = packed.view(np.float32) if type_ is GGMLType.F32 else packed.view(np.float16).astype(np.float64)
+    return np.pad(values, ((0, 0), (0, -n % 16))).view(np.uint8)
+
+
 def laid_out(kernels: KernelSet, type_: GGMLType, packed: np.ndarray, n: int) -> np.ndarray:
     """Rows of an activation type as ggml packs them, in the backend's own layout."""
-    if kernels.name == "reference" or LAYOUTS[type_].block_size == 1:
+    if kernels.name == "reference":
         return packed
+    if LAYOUTS[type_].block_size == 1:
+        return _laid_out_floats(type_, packed, n)
     return _laid_out_256(packed, n) if type_ is GGMLType.Q8_K else _laid_out_32(type_, packed, n)
 
 

@@ -36,6 +36,7 @@ REFERENCE, CPU = kernel_set("reference"), kernel_set("cpu")
 EVERY_TYPE = pytest.mark.parametrize("type_", WEIGHT_TYPES, ids=lambda t: t.name)
 TYPES_OF_ITS_OWN = [t for t in WEIGHT_TYPES if CPU.mul_mat[t] is not REFERENCE.mul_mat[t]]
 EVERY_TYPE_OF_ITS_OWN = pytest.mark.parametrize("type_", TYPES_OF_ITS_OWN, ids=lambda t: t.name)
+UNQUANTIZED = [t for t in WEIGHT_TYPES if LAYOUTS[t].block_size == 1]
 DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.uint16], ids=["f32", "f16"])
 
 
@@ -62,6 +63,39 @@ def test_mul_mat_of_every_input_and_weight(type_, n_blocks, n_tokens):
                 assert_same_product(type_, weight, activation, n, label=f"{kind} inputs, {weights} weights")
 
 
+@pytest.mark.parametrize("n_tokens", [1, 2, 9])
+@pytest.mark.parametrize("n", [1, 15, 17, 255, 257, 300])
+@pytest.mark.parametrize("type_", UNQUANTIZED, ids=lambda t: t.name)
+def test_mul_mat_of_any_number_of_values(type_, n, n_tokens):
+    # Whole vectors and chunks of columns, and what is left of them; sums of which many are negative zeros.
+    rng = generator(type_.name, n, n_tokens)
+    for kind in ("heavy", "zero"):
+        x = input_rows(kind, n_tokens, n, rng)
+        assert_same_bits(quantize(CPU, type_, x), laid_out(CPU, type_, quantize(REFERENCE, type_, x), n), kind)
+        activation = quantize(REFERENCE, type_, x)
+        for weights in ("any_scale", "zero", "not_finite"):
+            for n_rows in (3, 16, 35):
+                weight = packed_rows(type_, n_rows, n, rng, weights)
+                assert_same_product(type_, weight, activation, n, label=f"{kind} inputs, {weights} weights")
+
+
+@pytest.mark.parametrize("n_tokens", [1, 9])
+@pytest.mark.parametrize("type_", UNQUANTIZED, ids=lambda t: t.name)
+def test_double_sums_are_in_order(type_, n_tokens):
+    # Every product comes back with the other sign: what is left is roundings of doubles, of any other order others.
+    rng, n = generator(type_.name, n_tokens), 600
+    half = rng.permutation(n // 2)
+
+    def spread(n_rows, sign):
+        values = rng.standard_normal((n_rows, n // 2)) * 2.0 ** rng.integers(-12, 12, (n_rows, n // 2))
+        return np.concatenate([values, sign * values[:, half]], axis=1).astype(np.float32)
+
+    weight = quantize(REFERENCE, type_, spread(20, -1))
+    activation = quantize(REFERENCE, type_, spread(n_tokens, 1))
+    assert np.count_nonzero(mul_mat(REFERENCE, type_, weight, activation, n)) > 10 * n_tokens
+    assert_same_product(type_, weight, activation, n)
+
+
 @pytest.mark.parametrize("n_blocks", [1, 3, 18])
 @pytest.mark.parametrize("type_", ACTIVATION_TYPES, ids=lambda t: t.name)
 def test_activations_are_the_references_laid_out(type_, n_blocks):
@@ -86,7 +120,7 @@ def test_mul_mat_of_random_activation_bytes(type_):
         assert_same_product(type_, packed_rows(type_, 40, n, rng, weights), activation, n, label=weights)
 
 
-@EVERY_TYPE_OF_ITS_OWN
+@pytest.mark.parametrize("type_", [t for t in TYPES_OF_ITS_OWN if t not in UNQUANTIZED], ids=lambda t: t.name)
 def test_integer_sums_at_their_limits(type_):
     # All bytes of the weight equal and all bytes of the activation -128, 127 or alternating between them.
     n, rng = 2 * block_of(type_), generator(type_.name)
