@@ -1,6 +1,6 @@
 """What tracing costs while decoding: each kind in turn with an untraced pass, token by token.
 
-python benchmarks/tracing.py [MODEL] [TOKENS]
+python -m benchmarks.tracing [MODEL] [TOKENS]
 """
 
 from __future__ import annotations
