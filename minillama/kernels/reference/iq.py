@@ -65,7 +65,7 @@ def _odd_scales(row: U8, base: int, scales: I32) -> None:
 _IQ2_XXS_D, _IQ2_XXS_QS = layouts.IQ2_XXS.offset("d"), layouts.IQ2_XXS.offset("qs")
 
 
-@jit
+@jit(allocates=True)
 def unpack_iq2_xxs(row: U8, start: int, quants: I8, scales: I32, mins: I32) -> Halves:
     """IQ2_XXS: of 32 values, four indices of 8 bits, then four times seven signs and a 4-bit scale."""
     grid = iq2_xxs_grid()
@@ -83,7 +83,7 @@ def unpack_iq2_xxs(row: U8, start: int, quants: I8, scales: I32, mins: I32) -> H
 _IQ2_XS_D, _IQ2_XS_QS, _IQ2_XS_SCALES = (layouts.IQ2_XS.offset(field) for field in ("d", "qs", "scales"))
 
 
-@jit
+@jit(allocates=True)
 def unpack_iq2_xs(row: U8, start: int, quants: I8, scales: I32, mins: I32) -> Halves:
     """IQ2_XS: for 8 values, an index of 9 bits and seven signs; sixteen 4-bit scales."""
     grid = iq2_xs_grid()
@@ -100,7 +100,7 @@ _IQ2_S_D, _IQ2_S_QS, _IQ2_S_SIGNS = (layouts.IQ2_S.offset(field) for field in ("
 _IQ2_S_QH, _IQ2_S_SCALES = layouts.IQ2_S.offset("qh"), layouts.IQ2_S.offset("scales")
 
 
-@jit
+@jit(allocates=True)
 def unpack_iq2_s(row: U8, start: int, quants: I8, scales: I32, mins: I32) -> Halves:
     """IQ2_S: for 8 values, an index of 8 and 2 bits and a byte of signs; sixteen 4-bit scales."""
     grid = iq2_s_grid()
@@ -116,7 +116,7 @@ def unpack_iq2_s(row: U8, start: int, quants: I8, scales: I32, mins: I32) -> Hal
 _IQ3_XXS_D, _IQ3_XXS_QS, _IQ3_XXS_SCALES = (layouts.IQ3_XXS.offset(field) for field in ("d", "qs", "scales"))
 
 
-@jit
+@jit(allocates=True)
 def unpack_iq3_xxs(row: U8, start: int, quants: I8, scales: I32, mins: I32) -> Halves:
     """IQ3_XXS: for 4 values, an index of 8 bits; of 32 values, four times seven signs and a 4-bit scale."""
     grid = iq3_xxs_grid()
@@ -135,7 +135,7 @@ _IQ3_S_D, _IQ3_S_QS, _IQ3_S_QH = (layouts.IQ3_S.offset(field) for field in ("d",
 _IQ3_S_SIGNS, _IQ3_S_SCALES = layouts.IQ3_S.offset("signs"), layouts.IQ3_S.offset("scales")
 
 
-@jit
+@jit(allocates=True)
 def unpack_iq3_s(row: U8, start: int, quants: I8, scales: I32, mins: I32) -> Halves:
     """IQ3_S: for 4 values, an index of 8 bits and 1 and a nibble of signs; eight 4-bit scales."""
     grid = iq3_s_grid()
@@ -161,7 +161,7 @@ def _moved_entry(entry: I8, minus: int, quants: I8, at: int) -> None:
 _IQ1_S_D, _IQ1_S_QS, _IQ1_S_QH = (layouts.IQ1_S.offset(field) for field in ("d", "qs", "qh"))
 
 
-@jit
+@jit(allocates=True)
 def unpack_iq1_s(row: U8, start: int, quants: I8, scales: I32, mins: I32) -> Halves:
     """IQ1_S: for 8 values, an index of 8 bits and 3; for 32 values, a 3-bit scale and the direction they move."""
     grid = iq1_grid()
@@ -178,7 +178,7 @@ def unpack_iq1_s(row: U8, start: int, quants: I8, scales: I32, mins: I32) -> Hal
 _IQ1_M_QS, _IQ1_M_QH, _IQ1_M_SCALES = (layouts.IQ1_M.offset(field) for field in ("qs", "qh", "scales"))
 
 
-@jit
+@jit(allocates=True)
 def unpack_iq1_m(row: U8, start: int, quants: I8, scales: I32, mins: I32) -> Halves:
     """IQ1_M: for 8 values, an index of 8 bits and 3 and the direction they move.
 
@@ -199,7 +199,7 @@ def unpack_iq1_m(row: U8, start: int, quants: I8, scales: I32, mins: I32) -> Hal
     return half_to_float(d), np.float32(0)
 
 
-@jit
+@jit(allocates=True)
 def _nibble_values(row: U8, start: int, quants: I8, at: int) -> None:
     """16 bytes: the codebook's values of the low nibbles, then of the high ones."""
     values = iq4_values()

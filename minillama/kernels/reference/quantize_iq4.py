@@ -40,14 +40,14 @@ def _nearest_level(codebook: I8, value: np.float32) -> int:
     return low if value - _F(codebook[low]) < _F(codebook[high]) - value else high
 
 
-@jit
+@jit(allocates=True)
 def _set_levels(x: F32, inverse: np.float32, levels: I64) -> None:
     codebook = iq4_values()
     for j in range(32):
         levels[j] = _nearest_level(codebook, inverse * x[j])
 
 
-@jit
+@jit(allocates=True)
 def _sums(x: F32, weights: F32, inverse: np.float32) -> tuple[np.float32, np.float32]:
     """The weighted sums of value times level and of level squared, each value at the level nearest to it."""
     codebook = iq4_values()
@@ -59,7 +59,7 @@ def _sums(x: F32, weights: F32, inverse: np.float32) -> tuple[np.float32, np.flo
     return sum_qx, sum_q2
 
 
-@jit
+@jit(allocates=True)
 def _search_scale(x: F32, weights: F32, n_tries: int) -> tuple[np.float32, np.float32]:
     """The scale of 32 values by ``quantize_row_iq4_nl_impl``, and the inverse scale of the first try.
 

@@ -162,7 +162,7 @@ def _error(x: F32, weights: F32, levels: I64, scale: np.float32, minimum: np.flo
     return total
 
 
-@jit
+@jit(allocates=True)
 def search_scale_and_minimum(
     x: F32,
     weights: F32,

@@ -202,13 +202,13 @@ def _make_unpack(type_: GGMLType) -> Kernel:
     floats = FLOATS[type_]
     size, load = floats.size, floats.load
 
-    @jit(name=f"unpack_square_{type_.name}", borrows=True)
+    @jit(name=f"unpack_square_{type_.name}")
     def unpack_square(array: U8, at: int, stride: int, staging: U8, tile: U8, k: int) -> None:
         for r in range(ROWS):
             store(staging, 4 * _STEP * r, load(array, at + r * stride))
         transpose(staging, 0, 4 * _STEP, tile, 4 * ROWS * k)
 
-    @jit(name=f"unpack_rows_{type_.name}", borrows=True)
+    @jit(name=f"unpack_rows_{type_.name}")
     def unpack(flat: U8, at: int, stride: int, n_rows: int, n: int, staging: U8, corner: U8, tile: U8) -> None:
         whole = n - n % _STEP if n_rows == ROWS else 0
         for k in range(0, whole, _STEP):
@@ -233,7 +233,7 @@ def _make_products(n_tokens: int, *, is_exact: bool) -> Kernel:
     for_each_f32, splat_each_f32 = tile_.for_each, tile_.splat_each_f32
     for_each_f64, splat_each_f64 = tile_.for_each_f64, tile_.splat_each_f64
 
-    @jit(name=f"products_f32_{n_tokens}", borrows=True)
+    @jit(name=f"products_f32_{n_tokens}")
     def products_f32(tile: U8, other: U8, at: int, stride: int, n: int, sums: U8, to: int) -> None:
         total = load_sums(sums, to)
         for k in range(n):
@@ -241,7 +241,7 @@ def _make_products(n_tokens: int, *, is_exact: bool) -> Kernel:
             total = add(total, to_f64(multiply(weights, splat_each_f32(other, at + 4 * k, stride))))
         store(sums, to, total)
 
-    @jit(name=f"products_f64_{n_tokens}", borrows=True)
+    @jit(name=f"products_f64_{n_tokens}")
     def products_f64(tile: U8, other: U8, at: int, stride: int, n: int, sums: U8, to: int) -> None:
         total = load_sums(sums, to)
         for k in range(n):
@@ -263,7 +263,7 @@ def _make_chunk_of_tokens(type_: GGMLType) -> Kernel:
     products, products_of_one = _PRODUCTS[FLOATS[type_].is_exact]
     activation_size = FLOATS[type_].activation_size
 
-    @jit(name=f"chunk_of_tokens_{type_.name}", borrows=True)
+    @jit(name=f"chunk_of_tokens_{type_.name}")
     def chunk_of_tokens(tile: U8, activation: U8, k: int, n: int, sums: U8) -> None:
         n_tokens, stride = activation.shape
         other, whole = activation.reshape(-1), n_tokens - n_tokens % TOKENS
@@ -275,7 +275,7 @@ def _make_chunk_of_tokens(type_: GGMLType) -> Kernel:
     return chunk_of_tokens
 
 
-@jit(borrows=True)
+@jit
 def _is_ordinary(tile: U8, n: int) -> bool:
     """Whether all unpacked numbers but zeros and NaNs are far from float32's limits."""
     least, most = splat_f32x16(np.float32(1)), splat_f32x16(np.float32(1))
@@ -287,7 +287,7 @@ def _is_ordinary(tile: U8, n: int) -> bool:
     return smallest >= _LEAST and largest_lane(most) <= _MOST
 
 
-@jit(borrows=True)
+@jit
 def _are_ordinary(activation: U8, first: int) -> bool:
     """Whether a tile's tokens are, as ``quantize_bf16`` found."""
     least = np.uint8(255)
@@ -300,7 +300,7 @@ _chunk_of_floats = _make_chunk_of_tokens(GGMLType.BF16)
 _products_of_doubles = _PRODUCTS[True][0]
 
 
-@jit(borrows=True)
+@jit
 def _chunk_of_bfloats(tile: U8, activation: U8, k: int, n: int, sums: U8) -> None:
     """As ``chunk_of_tokens``, with doubles where that is the same."""
     n_tokens, stride = activation.shape
