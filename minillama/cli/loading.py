@@ -23,10 +23,13 @@ def load_model(options: Mapping[str, Any]) -> LanguageModel:
 def load_reader(options: Mapping[str, Any]) -> LanguageModel:
     """Load the model of a command that only reads."""
     from minillama.generate import load
-    from minillama.hub import console_progress
+    from minillama.generate.warmup import share_compilation
 
-    with console_progress(options["model"]) as progress:
-        return load(options["model"], progress=progress, **loading_arguments(options))
+    path, arguments = find_file(options["model"]), loading_arguments(options)
+    loaded = load(path, **arguments)
+    if arguments.get("backend") != "reference":
+        share_compilation(path, kv_type=arguments.get("kv_type", "f32"))
+    return loaded
 
 
 def find_file(model: str) -> Path:

@@ -9,6 +9,7 @@ imports has changed. With ``NUMBA_DISABLE_JIT=1`` kernels stay plain Python, to 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import logging
@@ -16,7 +17,7 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,14 @@ if numba.config.CPU_FEATURES is None and platform.machine() in ("x86_64", "AMD64
 _JITTED = ("kernels", "runtime")
 
 
+_waiting: list[Callable[[], None]] = []
+
+
+def before_compiling(call: Callable[[], None]) -> None:
+    """Call a function once, when next a kernel is not found in the cache."""
+    _waiting.append(call)
+
+
 @functools.cache
 def cache_folder() -> Path:
     """Folder for compiled kernels; a new one whenever anything that goes into them changes."""
@@ -58,6 +67,21 @@ def _make_writable(folder: str) -> None:
     Path(folder).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder):
         pass
+
+
+@contextlib.contextmanager
+def one_process_compiles(name: str) -> Iterator[None]:
+    """Hold back other processes that come to compile the same, who then find it in the cache."""
+    from filelock import FileLock  # takes a while, and most starts compile nothing
+
+    folder = cache_folder() / "locks"
+    try:
+        _make_writable(str(folder))
+    except OSError:
+        yield  # nothing is kept, so there is nothing to wait for
+        return
+    with FileLock(folder / f"{hashlib.sha256(name.encode()).hexdigest()[:16]}.lock"):
+        yield
 
 
 class _Locator(_CacheLocator):
@@ -102,10 +126,16 @@ class KernelCache(FunctionCache):
         # kernel's own name and the source hash say everything.
         return (signature, codegen.magic_tuple())
 
+    def holds(self, signature: Any, codegen: Any) -> bool:
+        """Whether a function has been compiled for a signature."""
+        return self._index_key(signature, codegen) in self._cache_file._load_index()
+
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Load a compiled kernel, or say that it is going to be compiled."""
         loaded = super().load_overload(sig, target_context)
         if loaded is None:
+            while _waiting:
+                _waiting.pop()()
             log.info("compiling %s", self._py_func.__qualname__)
         return loaded
 
@@ -122,9 +152,9 @@ def jit(function: Kernel | None = None, *, name: str | None = None, keep: bool =
     keep
         False compiles it anew in each process: for kernels outside the folders whose sources the cache looks at.
     allocates
-        Whether it makes, copies (``a[:] = b``) or returns arrays, not only slices of those it is given. References to
-        arrays are counted only then: an atomic addition or two for each array at each call takes most of the time
-        where small functions pass arrays on in a loop, and a quarter of the time to compile.
+        Whether it makes, copies (``a[:] = b``), reduces (``a.max()``) or returns arrays, and does not only slice those
+        it is given. References to arrays are counted only then: an atomic addition or two for each array at each call
+        takes most of the time where small functions pass arrays on in a loop, and takes time to compile.
     """
     if function is None:
         return functools.partial(jit, name=name, keep=keep, allocates=allocates)

@@ -12,7 +12,7 @@ from minillama.kernels.reference.libm import expf
 from minillama.kernels.types import F32, I64
 
 
-@jit
+@jit(allocates=True)
 def token_logprobs(logits: F32, tokens: I64, out: npt.NDArray[np.float64]) -> None:
     """``log_softmax`` of llama-perplexity: one double sum, in order, of float exponentials."""
     for row in range(len(logits)):

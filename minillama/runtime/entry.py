@@ -17,7 +17,7 @@ from numba.core.ccallback import CFunc
 from numba.np.arrayobj import populate_array
 from numba.np.numpy_support import from_dtype
 
-from minillama.kernels.jit import Kernel, KernelCache
+from minillama.kernels.jit import Kernel, KernelCache, one_process_compiles
 from minillama.runtime.atomics import Codegen, intrinsic
 
 # What an argument is: the dtype and number of dimensions of an array, or "int" or "float32".
@@ -120,13 +120,23 @@ def entry_point(kernel: Kernel, kinds: tuple[Kind, ...], *, takes_scratch: bool)
     entry.__name__ = entry.__qualname__ = f"{kernel.__module__}.{kernel.__name__}__{described}"
     options = {"nopython": True, "error_model": "numpy"}
     function: Any = CFunc(entry, (_SIGNATURE.args, _SIGNATURE.return_type), {}, options)
-    if isinstance(
-        getattr(kernel, "_cache", None), KernelCache
-    ):  # as it is unless nothing can be written, or it is no kernel of ours
+    if isinstance(getattr(kernel, "_cache", None), KernelCache):  # unless nothing can be written, or it is not ours
         function._cache = KernelCache(entry)
-    function.compile()
+        _compile_once(function)
+    else:
+        function.compile()
     _KEPT.append(function)
     return int(function.address)
+
+
+def _compile_once(function: Any) -> None:
+    """Compile a function or load it, after whoever is compiling it already."""
+    codegen = function._targetdescr.target_context.codegen()
+    if function._cache.holds(_SIGNATURE, codegen):
+        function.compile()
+        return
+    with one_process_compiles(function.__qualname__):
+        function.compile()
 
 
 _KEPT: list[Any] = []  # an address is good as long as its function lives
