@@ -105,10 +105,3 @@ def nearest_int(value: np.float32) -> np.int32:
     """Ggml's ``nearest_int``: rounds halves to even by adding 1.5 * 2^23; valid for ``|value| < 2^22``."""
     shifted = np.float32(np.float32(value) + np.float32(12582912.0))
     return np.int32(np.uint32(shifted.view(np.uint32) & np.uint32(0x007FFFFF))) - np.int32(0x00400000)
-
-
-@jit
-def copy_bytes(source: U8, first: int, n: int, target: U8, at: int) -> None:
-    """Copy ``n`` bytes; an assignment of slices does the same, and takes numba a second or two to compile."""
-    for i in range(n):
-        target[at + i] = source[first + i]

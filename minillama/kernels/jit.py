@@ -154,7 +154,8 @@ def jit(function: Kernel | None = None, *, name: str | None = None, keep: bool =
     allocates
         Whether it makes, copies (``a[:] = b``), reduces (``a.max()``) or returns arrays, and does not only slice those
         it is given. References to arrays are counted only then: an atomic addition or two for each array at each call
-        takes most of the time where small functions pass arrays on in a loop, and takes time to compile.
+        takes most of the time where small functions pass arrays on in a loop, and takes time to compile. An array that
+        is returned without would not keep its memory.
     """
     if function is None:
         return functools.partial(jit, name=name, keep=keep, allocates=allocates)

@@ -13,7 +13,14 @@ LANES_BYTES = 4 * 8 + 4 * 8
 DOT_BYTES = BLOCK_BYTES + LANES_BYTES
 
 
-@jit
+@jit(allocates=True)
 def unpacked_block(scratch: U8) -> tuple[I8, I32, I32]:
     """Arrays for the quants (int8 [256]), scales and minimums (int32 [16]) of one block."""
     return scratch[:256].view(np.int8), scratch[256:320].view(np.int32), scratch[320:384].view(np.int32)
+
+
+@jit
+def copy_bytes(source: U8, first: int, n: int, target: U8, at: int) -> None:
+    """Copy ``n`` bytes; an assignment of slices does the same, and takes numba a second or two to compile."""
+    for i in range(n):
+        target[at + i] = source[first + i]

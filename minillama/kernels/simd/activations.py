@@ -28,10 +28,11 @@ import numpy as np
 
 from minillama.gguf.constants import GGMLType
 from minillama.kernels import layouts
-from minillama.kernels.bits import copy_bytes, float_to_half, half_to_float, load_f32, store_f32, store_u16
+from minillama.kernels.bits import float_to_half, half_to_float, load_f32, store_f32, store_u16
 from minillama.kernels.jit import Kernel, jit
 from minillama.kernels.layouts import LAYOUTS
 from minillama.kernels.reference import quantize
+from minillama.kernels.scratch import copy_bytes
 from minillama.kernels.simd import unquantized
 from minillama.kernels.simd.lanes import narrow_i8, scatter_32, splat_i32x16, words_as_i32
 from minillama.kernels.simd.rounding import (

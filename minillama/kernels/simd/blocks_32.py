@@ -17,11 +17,11 @@ import numpy as np
 
 from minillama.gguf.constants import GGMLType
 from minillama.kernels import layouts
-from minillama.kernels.bits import copy_bytes
 from minillama.kernels.jit import Kernel, jit
 from minillama.kernels.layouts import BlockLayout
 from minillama.kernels.reference.codebooks import codebook
 from minillama.kernels.reference.float4 import doubled_e2m1
+from minillama.kernels.scratch import copy_bytes
 from minillama.kernels.simd.activations import OFFSETS, padded_blocks
 from minillama.kernels.simd.dots import dot_bytes, make_zeros, sum_quads, zeros_i32x16
 from minillama.kernels.simd.floats import store_first

@@ -34,7 +34,7 @@ PANEL_BYTES = 8 * STEPS * STEPS
 Panel = npt.NDArray[Any]
 
 
-@jit
+@jit(allocates=True)
 def _panel_f32(cache: F32, at: int, stride: int, steps: int, lanes: int, scratch: U8) -> tuple[F32, int, int]:
     """The cache itself, unless the lanes do not fill whole vectors: then a copy padded with zeros."""
     if lanes % LANES == 0:
@@ -47,7 +47,7 @@ def _panel_f32(cache: F32, at: int, stride: int, steps: int, lanes: int, scratch
     return panel, 0, padded
 
 
-@jit
+@jit(allocates=True)
 def _panel_f16(cache: U16, at: int, stride: int, steps: int, lanes: int, scratch: U8) -> tuple[F64, int, int]:
     """The halves as doubles, padded with zeros to whole vectors."""
     padded = lanes + -lanes % LANES

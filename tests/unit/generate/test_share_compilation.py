@@ -17,11 +17,12 @@ from tests.tiny_models import TinyModel
 
 
 def test_all_kernels_of_a_pass_are_compiled_attention_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[object, ...]] = []
+    asked: list[tuple[Any, ...]] = []
+    original = plan.entry_point
 
     def entry_point(kernel: Any, kinds: object, *, takes_scratch: bool) -> int:
         asked.append((kernel.__name__, kinds, takes_scratch))
-        return 0
+        return original(kernel, kinds, takes_scratch=takes_scratch)
 
     monkeypatch.setattr(plan, "entry_point", entry_point)
     path = TinyModel(n_layer=1).write(tmp_path / "tiny.gguf")
@@ -30,9 +31,9 @@ def test_all_kernels_of_a_pass_are_compiled_attention_first(tmp_path: Path, monk
     asked.clear()
     model = load(path, kv_type="f16")
     model.recorded_pass([1, 2, 3], model.new_cache())
-    assert set(asked) == set(ahead)
-    assert ahead[0][0] == "simd_attention_f16"
-    assert ahead[1][0] == asked[-1][0]
+    assert set(asked) <= set(ahead)
+    first = next(i for i, call in enumerate(ahead) if "attention" in call[0])
+    assert first < next(i for i, call in enumerate(ahead) if "mul_mat" in call[0])
 
 
 def test_a_process_starts_when_a_kernel_is_missing_and_only_once(

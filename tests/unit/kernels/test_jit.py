@@ -3,6 +3,7 @@
 import ast
 import itertools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -173,3 +174,14 @@ def test_compiled_code_holds_no_contraction_and_no_reordering(tmp_path):
     assert not [
         line for line in lines if "fmuladd" in line or "vfmadd" in line or "vfnmadd" in line or "\tfmla" in line
     ]
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda p: p.relative_to(PACKAGE / "kernels").as_posix())
+def test_kernels_that_return_arrays_count_references(source):
+    # Without, the array would outlive its memory when Python calls, and be freed twice when a kernel does that counts.
+    arrays = re.compile(r"\b([UIF]\d+|NDArray)\b")
+    for function in ast.walk(ast.parse(source.read_text())):
+        if isinstance(function, ast.FunctionDef) and function.returns is not None:
+            decorators = [ast.unparse(decorator) for decorator in function.decorator_list]
+            if any(text.startswith("jit") for text in decorators) and arrays.search(ast.unparse(function.returns)):
+                assert any("allocates=True" in text for text in decorators), function.name
