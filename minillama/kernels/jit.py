@@ -14,7 +14,6 @@ import functools
 import hashlib
 import logging
 import os
-import platform
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -24,18 +23,16 @@ from typing import Any
 import numba
 import platformdirs
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
-from numba.core.codegen import get_host_cpu_features
 
 import minillama
+from minillama.kernels import tiers
 
 Kernel = Callable[..., Any]
 
 log = logging.getLogger("minillama.kernels")
 
-if numba.config.CPU_FEATURES is None and platform.machine() in ("x86_64", "AMD64"):
-    # Left to itself LLVM takes sums of 16-bit products apart again (vpdpwssd into vpmaddwd and vpaddd), which is slower
-    # where twice as many instructions wait for the same units. It is a matter of speed, not of what a machine can do.
-    numba.config.CPU_FEATURES = f"{get_host_cpu_features()},+fast-dpwssd"
+if numba.config.CPU_FEATURES is None:
+    numba.config.CPU_FEATURES = tiers.llvm_features()
 
 # Folders of the package with jitted code.
 _JITTED = ("kernels", "runtime")

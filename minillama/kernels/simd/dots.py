@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import llvmlite.binding
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
+from minillama.kernels import tiers
+from minillama.kernels.simd.lanes import joined
 from minillama.kernels.simd.vectors import Codegen, Vector, _indices, _llvm, intrinsic
 
 _INTEGER = ir.IntType(32)
-_FEATURES = llvmlite.binding.get_host_cpu_features()
 
 
 def _call(builder: Any, name: str, result: ir.Type, arguments: list[Any]) -> Any:
@@ -36,26 +36,88 @@ def _widened_sum(builder: Any, total: Any, products: Any, parts: int) -> Any:
     return total
 
 
-def dot_bytes_code(builder: Any, total: Any, unsigned: Any, signed: Any) -> Any:
+def _by_parts(builder: Any, code: Any, lanes: int, total: Any, *others: Any) -> Any:
+    """``code(builder, total, ...)`` for every ``lanes`` of the total, and what belongs to them."""
+    parts = []
+    for first in range(0, total.type.count, lanes):
+        arguments = []
+        for vector in (total, *others):
+            width = vector.type.count // (total.type.count // lanes)
+            at = first // lanes * width
+            undefined = ir.Constant(vector.type, ir.Undefined)
+            arguments.append(builder.shuffle_vector(vector, undefined, _indices(range(at, at + width))))
+        parts.append(code(builder, *arguments))
+    return joined(builder, parts)
+
+
+def _is_whole(total: Any, lanes: int) -> bool:
+    return bool(total.type.count % lanes == 0)
+
+
+def _madd(builder: Any, total: Any, left: Any, right: Any) -> Any:
+    """``vpmaddwd``: products of pairs do not overflow 32 bits but where all four numbers are -32768, and wrap there."""
+    return builder.add(total, _call(builder, "llvm.x86.avx2.pmadd.wd", total.type, [left, right]))
+
+
+def _madd_bytes(builder: Any, total: Any, unsigned: Any, signed: Any) -> Any:
+    """Bytes 0 and 2 of each four as 16-bit numbers, then bytes 1 and 3."""
+    pairs = ir.VectorType(ir.IntType(16), unsigned.type.count // 2)
+    eight = ir.Constant(pairs, [8] * pairs.count)
+    unsigned, signed = builder.bitcast(unsigned, pairs), builder.bitcast(signed, pairs)
+    low = builder.and_(unsigned, ir.Constant(pairs, [0xFF] * pairs.count))
+    total = _madd(builder, total, low, builder.ashr(builder.shl(signed, eight), eight))
+    return _madd(builder, total, builder.lshr(unsigned, eight), builder.ashr(signed, eight))
+
+
+def _neon_dot(name: str) -> Any:
+    def code(builder: Any, total: Any, left: Any, right: Any) -> Any:
+        return _call(builder, f"llvm.aarch64.neon.{name}.v4i32.v16i8", total.type, [total, left, right])
+
+    return code
+
+
+def _sdot_bytes(builder: Any, total: Any, unsigned: Any, signed: Any) -> Any:
+    """``u * s = (u - 128) * s + 2 * (64 * s)`` of bytes, for there is only a dot of signed ones."""
+    lanes, sdot = unsigned.type.count, _neon_dot("sdot")
+    moved = builder.xor(unsigned, ir.Constant(unsigned.type, [0x80] * lanes))
+    half = sdot(builder, ir.Constant(total.type, None), signed, ir.Constant(signed.type, [64] * lanes))
+    one = ir.Constant(total.type, [1] * total.type.count)
+    return sdot(builder, builder.add(total, builder.shl(half, one)), moved, signed)
+
+
+def dot_bytes_code(builder: Any, total: Any, unsigned: Any, signed: Any, has: Any = tiers.has) -> Any:
     """LLVM code that adds to each 32-bit lane four products of an unsigned and a signed byte."""
-    if total.type.count == 16 and _FEATURES.get("avx512vnni"):
-        return _call(builder, "llvm.x86.avx512.vpdpbusd.512", total.type, [total, unsigned, signed])
+    operands = (total, unsigned, signed)
+    if total.type.count == 16 and has("avx512vnni"):
+        return _call(builder, "llvm.x86.avx512.vpdpbusd.512", total.type, [*operands])
+    if _is_whole(total, 8) and has("avxvnni"):
+        return _by_parts(builder, _vpdpbusd, 8, *operands)
+    if _is_whole(total, 8) and has("avx2"):
+        return _by_parts(builder, _madd_bytes, 8, *operands)
+    if _is_whole(total, 4) and has("dotprod"):
+        return _by_parts(builder, _neon_dot("usdot") if has("i8mm") else _sdot_bytes, 4, *operands)
     # A product of an unsigned and a signed byte fits 16 bits.
     wide = ir.VectorType(ir.IntType(16), unsigned.type.count)
     products = builder.mul(builder.zext(unsigned, wide), builder.sext(signed, wide))
     return _widened_sum(builder, total, products, 4)
 
 
-def dot_pairs_code(builder: Any, total: Any, left: Any, right: Any) -> Any:
+def _vpdpbusd(builder: Any, *operands: Any) -> Any:
+    return _call(builder, "llvm.x86.avx512.vpdpbusd.256", operands[0].type, [*operands])
+
+
+def dot_pairs_code(builder: Any, total: Any, left: Any, right: Any, has: Any = tiers.has) -> Any:
     """LLVM code that adds to each 32-bit lane two products of signed 16-bit integers."""
-    if total.type.count == 16 and _FEATURES.get("avx512vnni"):
+    if total.type.count == 16 and has("avx512vnni"):
         return _call(builder, "llvm.x86.avx512.vpdpwssd.512", total.type, [total, left, right])
+    if _is_whole(total, 8) and has("avx2"):
+        return _by_parts(builder, _madd, 8, total, left, right)
     wide = ir.VectorType(_INTEGER, left.type.count)
     return _widened_sum(builder, total, builder.mul(builder.sext(left, wide), builder.sext(right, wide)), 2)
 
 
 def _pair_sums_code(builder: Any, unsigned: Any, signed: Any, result: ir.Type) -> Any:
-    if result.count == 32 and _FEATURES.get("avx512bw"):
+    if result.count == 32 and tiers.has("avx512bw"):
         return _call(builder, "llvm.x86.avx512.pmaddubs.w.512", result, [unsigned, signed])
     wide = ir.VectorType(ir.IntType(16), unsigned.type.count)
     products = builder.mul(builder.zext(unsigned, wide), builder.sext(signed, wide))

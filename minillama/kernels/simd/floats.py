@@ -6,15 +6,16 @@ than the machine's registers have are several registers, that is several indepen
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Sequence
 from typing import Any
 
-import llvmlite.binding
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
+from minillama.kernels import tiers
 from minillama.kernels.jit import jit
 from minillama.kernels.reference import libm
 from minillama.kernels.simd import vectors
@@ -35,7 +36,7 @@ from minillama.kernels.simd.vectors import (
 )
 from minillama.kernels.types import F32
 
-_HAS_AVX512 = bool(llvmlite.binding.get_host_cpu_features().get("avx512f"))
+_HAS_AVX512 = tiers.has("avx512f")
 # Lanes of a double sum that fill eight registers (AVX-512, AVX2) or sixteen (NEON): enough to hide an addition's time.
 WIDE = 64 if _HAS_AVX512 else 32
 
@@ -177,9 +178,7 @@ def _make_reduction(operation: str, *, with_start: bool) -> Any:
 largest_lane = _make_reduction("fmax", with_start=False)
 sum_in_order = _make_reduction("fadd", with_start=True)
 
-_HAS_FMA = bool(
-    llvmlite.binding.get_host_cpu_features().get("fma") or llvmlite.binding.get_process_triple().startswith("aarch64")
-)
+_HAS_FMA = tiers.has("fma") or platform.machine() in ("aarch64", "arm64")
 
 
 @intrinsic

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import llvmlite.binding
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
+from minillama.kernels import tiers
 from minillama.kernels.simd.vectors import (
     Codegen,
     Vector,
@@ -24,8 +24,6 @@ from minillama.kernels.simd.vectors import (
 
 _BYTE, _INDEX, _OFFSET = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _GATHERED = 16
-
-_FEATURES = llvmlite.binding.get_host_cpu_features()
 
 i8x64, u8x64, i16x32 = Vector(types.int8, 64), Vector(types.uint8, 64), Vector(types.int16, 32)
 i32x16, u32x16 = Vector(types.int32, 16), Vector(types.uint32, 16)
@@ -79,7 +77,7 @@ def settled(_typing: Any, vector: Vector) -> tuple[Any, Codegen]:
     """
 
     def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        if not _FEATURES.get("avx512vbmi"):
+        if not tiers.has("avx512vbmi"):
             return arguments[0]
         nothing = ir.InlineAsm(ir.FunctionType(_llvm(vector), [_llvm(vector)]), "", "=v,0")
         return builder.call(nothing, arguments)
@@ -121,7 +119,7 @@ def make_take_bits(first: int, second: int, mask: int) -> Any:
             return None
 
         def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-            has_affine = _FEATURES.get("gfni") and _FEATURES.get("avx512bw")
+            has_affine = tiers.has("gfni", "avx512bw")
             return (affine if has_affine else shifted_pairs)(builder, arguments[0])
 
         return vector(vector), codegen
@@ -131,7 +129,7 @@ def make_take_bits(first: int, second: int, mask: int) -> Any:
 
 def _of_sixteen(builder: Any, indices: Any, table: Any) -> Any:
     """LLVM code for the entry of a table of sixteen bytes that each byte below 16 chooses."""
-    if _FEATURES.get("avx512bw"):
+    if tiers.has("avx512bw"):
         signature = ir.FunctionType(indices.type, [indices.type, indices.type])
         function = cgutils.get_or_insert_function(builder.module, signature, "llvm.x86.avx512.pshuf.b.512")
         return builder.call(function, [ir.Constant(indices.type, 4 * table), indices])

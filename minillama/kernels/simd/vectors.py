@@ -19,13 +19,14 @@ import platform
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import llvmlite.binding
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.core.datamodel import models
 from numba.extending import intrinsic as numba_intrinsic
 from numba.extending import register_model
+
+from minillama.kernels import tiers
 
 # What numba makes of an intrinsic is called without the first argument it is written with; types cannot say that.
 intrinsic: Any = numba_intrinsic
@@ -270,8 +271,7 @@ def bits_to_lanes(_typing: Any, bits: Any) -> tuple[Any, Codegen]:
 
 def _converts_halves() -> bool:
     """Whether the machine turns halves into floats in one instruction; it gives the same bits, NaNs included."""
-    features = llvmlite.binding.get_host_cpu_features()
-    return bool(features.get("f16c") or features.get("fullfp16") or platform.machine() in ("aarch64", "arm64"))
+    return tiers.has("f16c") or tiers.has("fullfp16") or platform.machine() in ("aarch64", "arm64")
 
 
 _HARDWARE_HALVES = _converts_halves()
