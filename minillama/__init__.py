@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from minillama import errors, gguf
     from minillama.chat import ChatTemplate
     from minillama.errors import (
+        AdapterError,
+        CacheFileError,
         ChatTemplateError,
         ContextFullError,
         GGUFError,
@@ -35,6 +37,8 @@ __version__ = "0.1.0"
 _HOME = {
     "chat": ("ChatTemplate",),
     "errors": (
+        "AdapterError",
+        "CacheFileError",
         "ChatTemplateError",
         "ContextFullError",
         "GGUFError",
@@ -57,6 +61,8 @@ _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 _SUBMODULES = ("errors", "gguf")
 
 __all__ = [
+    "AdapterError",
+    "CacheFileError",
     "ChatTemplate",
     "ChatTemplateError",
     "ContextFullError",

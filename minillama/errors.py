@@ -48,6 +48,10 @@ class CacheFileError(MinillamaError, ValueError):
     """A file does not hold a cache, is damaged, or holds one that this model cannot go on with."""
 
 
+class AdapterError(MinillamaError, ValueError):
+    """A file is no LoRA adapter, is damaged, or is made for another model."""
+
+
 class TokenizerError(MinillamaError, ValueError):
     """Text cannot be encoded, ids cannot be decoded, or the file has no usable vocabulary."""
 

@@ -19,7 +19,7 @@ DEFAULT_MODEL = "smollm2-135m"
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Decorator = Callable[[_Command], _Command]
 
-_LOADING = ("n_ctx", "extend_context", "threads", "backend", "kv_type")
+_LOADING = ("n_ctx", "extend_context", "threads", "backend", "kv_type", "adapters")
 _NEEDS_RANDOMNESS = ("top_k", "top_p", "min_p", "seed")
 _SAMPLING = (
     "temperature",
@@ -70,6 +70,21 @@ special_option = click.option(
     "--special", "parse_special", is_flag=True, help="Special tokens in the text, such as <|im_end|>, count as such."
 )
 
+
+def _parse_adapters(
+    _ctx: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
+) -> tuple[tuple[str, float], ...]:
+    """Files and scales; a colon that no number follows belongs to the file's name."""
+    found = []
+    for value in values:
+        path, _, scale = value.rpartition(":")
+        try:
+            found.append((path, float(scale)) if path else (value, 1.0))
+        except ValueError:
+            found.append((value, 1.0))
+    return tuple(found)
+
+
 loading_options = _together(
     model_option,
     click.option(
@@ -83,6 +98,14 @@ loading_options = _together(
         help="How keys and values are stored: f32 (default), f16, bf16, q8_0, q4_0; or of each, as in q8_0,f16.",
     ),
     click.option("--backend", metavar="NAME", help="cpu (default), or reference: plain loops, same bits, slow."),
+    click.option(
+        "--lora",
+        "adapters",
+        callback=_parse_adapters,
+        multiple=True,
+        metavar="FILE[:SCALE]",
+        help="Apply a LoRA adapter; can be given several times.",
+    ),
     click.option("--no-mmap", is_flag=True, help="Read the whole file first, for network drives."),
 )
 

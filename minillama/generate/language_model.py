@@ -19,6 +19,7 @@ from minillama.generate.stopping import StopStrings
 from minillama.gguf import open as open_gguf
 from minillama.hub import Progress, resolve
 from minillama.kernels.types import F32
+from minillama.model.adapters import AdapterLike
 from minillama.model.model import Model
 from minillama.runtime.kv_cache import KVCache
 from minillama.sampling import Processor, Sampler, SamplingParams
@@ -41,6 +42,7 @@ def load(
     kv_type: str | tuple[str, str] = "f32",
     driver: str | None = None,
     use_mmap: bool = True,
+    adapters: Sequence[str | os.PathLike[str] | tuple[str | os.PathLike[str], float]] = (),
     progress: Progress | None = None,
 ) -> LanguageModel:
     """Load a model.
@@ -66,6 +68,8 @@ def load(
         the forward pass calls it, for debuggers. The bits are the same.
     use_mmap
         Map the file (the default), or read it into memory: for network drives.
+    adapters
+        Files of LoRA adapters, or ``(file, scale)``: what sequences are computed with unless they are given others.
     progress
         Called as ``progress(done_bytes, total_bytes, stage)`` while a model is fetched.
 
@@ -77,12 +81,17 @@ def load(
         The architecture or a tensor type is not implemented.
     HubError
         The model cannot be found or fetched.
+    AdapterError
+        A file of ``adapters`` is no adapter of this model.
     """
     file = open_gguf(resolve(model, progress), use_mmap=use_mmap)
-    return LanguageModel(
+    loaded = LanguageModel(
         file, n_ctx=n_ctx, extend_context=extend_context, threads=threads, backend=backend, kv_type=kv_type,
         driver=driver,
     )  # fmt: skip
+    pairs = [entry if isinstance(entry, tuple) else (entry, 1.0) for entry in adapters]
+    loaded.adapters = [(loaded.load_adapter(path), scale) for path, scale in pairs]
+    return loaded
 
 
 class LanguageModel(Model):
@@ -142,6 +151,8 @@ class LanguageModel(Model):
         cache : KVCache or None
             A sequence to go on from; a new one by default. Afterwards it holds the prompt and the generated tokens but
             the last: to go on, give that one as the next prompt.
+        adapters : list of Adapter or (Adapter, float)
+            LoRA adapters of a new sequence, as for :meth:`new_cache`.
         earlier : sequence of int
             Ids in that cache, for the penalties to look at and the result to report.
         parse_special : bool
@@ -189,6 +200,7 @@ class LanguageModel(Model):
         ignore_eos: bool = False,
         logprobs: int | None = None,
         cache: KVCache | None = None,
+        adapters: Sequence[AdapterLike] | None = None,
         earlier: Sequence[int] = (),
         parse_special: bool = False,
         processors: Sequence[Processor] = (),
@@ -203,7 +215,7 @@ class LanguageModel(Model):
             raise InvalidInputError(f"max_tokens is {max_tokens!r}, a whole number from 0 or None is wanted")
         if logprobs is not None and (isinstance(logprobs, bool) or not isinstance(logprobs, int) or logprobs < 0):
             raise InvalidInputError(f"logprobs is {logprobs!r}, a whole number from 0 or None is wanted")
-        cache = self.new_cache() if cache is None else cache
+        cache = self._sequence(cache, adapters)
         bias = dict(logit_bias or {})
         if ignore_eos:
             bias.update(dict.fromkeys(self.tokenizer.eog_ids, float("-inf")))
@@ -234,6 +246,7 @@ class LanguageModel(Model):
         record: str | Iterable[str] = (),
         *,
         cache: KVCache | None = None,
+        adapters: Sequence[AdapterLike] | None = None,
         parse_special: bool = False,
         **options: Any,
     ) -> Trace:
@@ -248,19 +261,24 @@ class LanguageModel(Model):
             :class:`~minillama.trace.Trace`.
         cache
             A sequence to go on from; a new one by default.
+        adapters
+            Of the new sequence, as for :meth:`new_cache`.
         parse_special
             Whether special tokens written in the prompt count as such.
         """
         from minillama.trace import Trace
 
-        cache = self.new_cache() if cache is None else cache
+        cache = self._sequence(cache, adapters)
         return Trace(self, record, **options).run(self._prompt_ids(prompt, cache, parse_special), self, cache)
 
-    def step(self, prompt: Prompt, *, cache: KVCache | None = None, parse_special: bool = False) -> Stepper:
-        """A pass over a prompt that is run by hand, operation by operation."""
+    def step(
+        self, prompt: Prompt, *, cache: KVCache | None = None, adapters: Sequence[AdapterLike] | None = None,
+        parse_special: bool = False,
+    ) -> Stepper:  # fmt: skip
+        """A pass over a prompt that is run by hand, operation by operation; options as for :meth:`trace`."""
         from minillama.trace import Stepper
 
-        cache = self.new_cache() if cache is None else cache
+        cache = self._sequence(cache, adapters)
         return Stepper(self, self._prompt_ids(prompt, cache, parse_special), cache)
 
     def forward_from(
@@ -307,6 +325,14 @@ class LanguageModel(Model):
     def perplexity(self, text: Prompt, *, n_ctx: int = 512) -> Perplexity:
         """Perplexity of a text by llama.cpp's method; see :func:`minillama.generate.scoring.perplexity`."""
         return perplexity(self, text, n_ctx=n_ctx)
+
+    def _sequence(self, cache: KVCache | None, adapters: Sequence[AdapterLike] | None) -> KVCache:
+        """The sequence to go on with, or a new one with adapters."""
+        if cache is None:
+            return self.new_cache(adapters=adapters)
+        if adapters is not None:
+            raise InvalidInputError("cache and adapters: a cache has its own, new_cache(adapters=...)")
+        return cache
 
     def _probe(self, trace: Trace | None, edits: Edits | None) -> Trace | None:
         if edits is None:

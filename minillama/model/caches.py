@@ -13,14 +13,14 @@ import numpy as np
 from minillama.gguf import TensorInfo
 from minillama.kernels.types import F32, I64
 from minillama.model.config import ModelConfig
+from minillama.model.weights import sample_digest
 from minillama.runtime.batch import Batch
 from minillama.runtime.eager import Eager, Forward
 from minillama.runtime.key_rotation import KeyRotation, KeyRotations
 from minillama.runtime.kv_cache import BlockPool, KVCache
 from minillama.runtime.kv_file import read_cache
+from minillama.runtime.low_rank import Scaled
 
-# Bytes of each tensor that tell a model from others: two models that differ do so at the beginning of some tensor.
-_SAMPLE = 4096
 _LONG_FACTORS = "rope_factors_long.weight"
 
 
@@ -49,13 +49,13 @@ class Caches:
         layers = [(config.layer(i).n_head_kv, config.head_dim, config.value_dim) for i in range(config.n_layer)]
         self.pool = BlockPool(layers, kv_type)
 
-    def new(self) -> KVCache:
+    def new(self, adapters: tuple[Scaled, ...] = ()) -> KVCache:
         """An empty cache."""
-        return KVCache(self.pool, self._n_ctx, self)
+        return KVCache(self.pool, self._n_ctx, self, adapters)
 
-    def load(self, path: Path) -> KVCache:
+    def load(self, path: Path, adapters: tuple[Scaled, ...]) -> KVCache:
         """A cache that was saved."""
-        return read_cache(path, self.new())
+        return read_cache(path, self.new(adapters))
 
     @functools.cached_property
     def rotations(self) -> dict[int, KeyRotation]:
@@ -80,7 +80,5 @@ class Caches:
         digest = hashlib.sha256(repr(replace(self._config, name="")).encode())
         if _LONG_FACTORS in self._tensors:  # which factors rotate the keys is a matter of the context
             digest.update(f"{self._n_ctx > self._config.n_ctx_orig}".encode())
-        for name, tensor in sorted(self._tensors.items()):
-            digest.update(f"{name} {tensor.type_name} {tensor.shape} ".encode())
-            digest.update(tensor.data.reshape(-1)[:_SAMPLE].tobytes())
+        sample_digest(digest, self._tensors)
         return digest.hexdigest()

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from minillama.kernels.types import F32, I32
 from minillama.model.config import ModelConfig
 from minillama.model.weights import Binder, bind_fields
-from minillama.runtime.operations import Operations, PackedExperts, PackedMatrix
+from minillama.runtime.operations import Operations
+from minillama.runtime.packed import PackedExperts, PackedMatrix
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from minillama.model.feed_forward import Experts, bind_experts
 from minillama.model.rotary import frequency_factors, rotary, rotary_swa
 from minillama.model.weights import Binder, bind_fields
 from minillama.runtime.batch import Batch
-from minillama.runtime.operations import Operations, PackedMatrix
+from minillama.runtime.operations import Operations
+from minillama.runtime.packed import PackedMatrix
 
 # Of the gate: the factor inside its sigmoid, and the limit of gate and up.
 _ALPHA, _LIMIT = 1.702, 7.0

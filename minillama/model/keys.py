@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from minillama.errors import GGUFError
+from minillama.errors import GGUFError, UnsupportedError
 from minillama.gguf import GGUFFile
 
 
 def architecture_of(file: GGUFFile) -> str:
-    """``general.architecture`` of a file."""
+    """``general.architecture`` of a model's file.
+
+    Raises
+    ------
+    GGUFError
+        The key is missing.
+    UnsupportedError
+        The file is an adapter for a model.
+    """
+    if file.metadata.get("general.type") == "adapter":
+        raise UnsupportedError(
+            f"{file.path}: it is an adapter, not a model; load the model it is for, with --lora {file.path.name} "
+            "(in Python model.load_adapter)"
+        )
     return file.get("general.architecture", str)
 
 

@@ -14,8 +14,10 @@ import numpy.typing as npt
 
 from minillama.errors import InvalidInputError
 from minillama.gguf import GGUFFile
+from minillama.gguf import open as open_gguf
 from minillama.kernels.registry import KernelSet, kernel_set
 from minillama.kernels.types import F32, I64
+from minillama.model.adapters import Adapter, AdapterLike, Base, scaled
 from minillama.model.caches import Caches
 from minillama.model.config import read_config
 from minillama.model.families import family
@@ -26,6 +28,7 @@ from minillama.runtime.capture import Captured, RecordedPass
 from minillama.runtime.deferred import Deferred, ValueInfo, outline
 from minillama.runtime.eager import Eager
 from minillama.runtime.kv_cache import KVCache
+from minillama.runtime.low_rank import Scaled
 from minillama.runtime.operations import Operations
 from minillama.runtime.probe import Probe, Watcher, probe_of
 from minillama.runtime.resume import Resumed
@@ -90,7 +93,10 @@ class Model:
         self._driver = _driver(driver, kernels, team)
         eager = Eager(kernels, team)
         self.weights = Weights(file, eager)
-        self._bound = self._family.bind(Binder(file, eager), self.config, self.n_ctx)
+        binder = Binder(file, eager)
+        self._bound = self._family.bind(binder, self.config, self.n_ctx)
+        self._base = Base(self.config.architecture, file.tensors, binder.products, eager)
+        self._adapters: tuple[Scaled, ...] = ()
         forward, bound, config = self._family.forward, self._bound, self.config
         # Without the model itself in it, which the caches' owner must not keep alive.
         self._caches = Caches(
@@ -122,28 +128,65 @@ class Model:
         driver, _ = self.deferred_pass([0], self.new_cache(), parts=True)
         return outline(driver)
 
-    def new_cache(self) -> KVCache:
-        """An empty cache for one sequence of up to ``n_ctx`` positions; memory is taken as it fills."""
-        return self._caches.new()
+    def load_adapter(self, path: str | os.PathLike[str]) -> Adapter:
+        """A LoRA adapter for this model, from a GGUF file. The model's weights stay as they are.
 
-    def load_cache(self, path: str | os.PathLike[str]) -> KVCache:
-        """A cache that ``cache.save`` wrote: the same bits, if it is this model's.
+        Give it to a sequence, ``model.new_cache(adapters=[adapter])``, a call, ``generate(..., adapters=[adapter])``,
+        or to all sequences to come, ``model.adapters = [(adapter, 0.5)]``.
+
+        Raises
+        ------
+        AdapterError
+            The file is no LoRA adapter, lacks half of an update, or is made for another model.
+        GGUFError
+            It is damaged or cut short.
+        UnsupportedError
+            It updates a tensor that cannot be updated, or is of a kind that is not supported.
+        """
+        return Adapter(open_gguf(Path(path)), self._base)
+
+    @property
+    def adapters(self) -> tuple[Scaled, ...]:
+        """Adapters of new sequences, and their scales; to be set to a list of adapters, or of (adapter, scale)."""
+        return self._adapters
+
+    @adapters.setter
+    def adapters(self, adapters: Sequence[AdapterLike]) -> None:
+        self._adapters = scaled(adapters, self._base)
+
+    def new_cache(self, *, adapters: Sequence[AdapterLike] | None = None) -> KVCache:
+        """An empty cache for one sequence of up to ``n_ctx`` positions; memory is taken as it fills.
+
+        Parameters
+        ----------
+        adapters
+            What the sequence is computed with: adapters, or ``(adapter, scale)``; the default is :attr:`adapters`.
+        """
+        return self._caches.new(self._chosen(adapters))
+
+    def load_cache(self, path: str | os.PathLike[str], *, adapters: Sequence[AdapterLike] | None = None) -> KVCache:
+        """A cache that ``cache.save`` wrote: the same bits, if it is this model's, with these adapters.
 
         Raises
         ------
         CacheFileError
-            The file is of another model, of other settings of it or of another version of the arithmetic, holds more
-            than ``n_ctx`` positions, is no such file, or is damaged.
+            The file is of another model, of other settings or adapters of it or of another version of the arithmetic,
+            holds more than ``n_ctx`` positions, is no such file, or is damaged.
         """
-        return self._caches.load(Path(path))
+        return self._caches.load(Path(path), self._chosen(adapters))
 
-    def logits(self, ids: Sequence[int] | npt.ArrayLike) -> F32:
+    def _chosen(self, adapters: Sequence[AdapterLike] | None) -> tuple[Scaled, ...]:
+        return self._adapters if adapters is None else scaled(adapters, self._base)
+
+    def logits(self, ids: Sequence[int] | npt.ArrayLike, *, adapters: Sequence[AdapterLike] | None = None) -> F32:
         """Logits of every position of a text: float32 [n_tokens, n_vocab].
 
         Parameters
         ----------
         ids
             Token ids, at least one.
+        adapters
+            As for :meth:`new_cache`.
 
         Raises
         ------
@@ -152,7 +195,7 @@ class Model:
         ContextFullError
             There are more than ``n_ctx`` ids.
         """
-        logits = self.forward(ids, self.new_cache(), logits="all")
+        logits = self.forward(ids, self.new_cache(adapters=adapters), logits="all")
         assert logits is not None  # "all" always returns some
         return logits
 
@@ -369,9 +412,12 @@ class Model:
         self._file.check()
         if any(cache.pool is not self._caches.pool for cache in caches):
             raise InvalidInputError("the cache was made by another model; use new_cache() of this one")
+        for adapter in {adapter for cache in caches for adapter, _ in cache.adapters}:
+            adapter.check()
 
     def _forward(self, ops: Operations, batch: Batch) -> F32:
-        return self._family.forward(ops, self._bound, self.config, batch)
+        with ops.adapted(batch):
+            return self._family.forward(ops, self._bound, self.config, batch)
 
     def _checked_ids(self, ids: Sequence[int] | npt.ArrayLike) -> I64:
         tokens = np.asarray(ids)

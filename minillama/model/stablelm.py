@@ -18,7 +18,8 @@ from minillama.model.feed_forward import Gated, bind_gated, gated
 from minillama.model.rotary import frequency_factors, rotary
 from minillama.model.weights import Binder, bind_fields
 from minillama.runtime.batch import Batch
-from minillama.runtime.operations import Operations, PackedMatrix
+from minillama.runtime.operations import Operations
+from minillama.runtime.packed import PackedMatrix
 
 
 @dataclass(frozen=True)

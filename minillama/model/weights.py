@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -15,6 +16,9 @@ from minillama.gguf import GGMLType, GGUFFile, TensorInfo
 from minillama.kernels.layouts import weight_layout
 from minillama.kernels.types import F32, I64, U8
 from minillama.runtime.eager import Eager
+
+# Bytes of each tensor that tell a model from others.
+_SAMPLE = 4096
 
 log = logging.getLogger("minillama.model")
 
@@ -105,7 +109,7 @@ class Weight:
     def dequantize(self) -> F32:
         """Decode everything: float32 of this shape, bit-identical to ggml's ``to_float``."""
         n = self._shape[-1] if self._shape else 1
-        rows = _Matrix(self.packed, self.type, (len(self.packed), n))
+        rows = MatrixView(self.name, self.packed, self.type, (len(self.packed), n))
         decoded = self._driver.get_rows(rows, np.arange(len(self.packed)), name=self.name)
         return decoded.reshape(self._shape)
 
@@ -119,20 +123,30 @@ class Weight:
         """The transpose, for ``x @ w.T``."""
         return TransposedWeight(self)
 
-    def matrix(self) -> _Matrix:
+    def matrix(self) -> MatrixView:
         """The weight as the drivers' operations take it."""
-        return _Matrix(self.packed, self.type, (len(self.packed), self._shape[-1]))
+        return MatrixView(self.name, self.packed, self.type, (len(self.packed), self._shape[-1]))
+
+    def experts(self, shape: tuple[int, int, int]) -> ExpertsView:
+        """The weight as operations with experts take it."""
+        return ExpertsView(self.name, self.packed.reshape(*shape[:2], -1), self.type, shape)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Matrix:
+class MatrixView:
+    """A packed matrix, as the drivers' operations take it (:class:`minillama.runtime.operations.PackedMatrix`)."""
+
+    name: str
     packed: U8
     type: GGMLType
     shape: tuple[int, int]
 
 
 @dataclasses.dataclass(frozen=True)
-class _Experts:
+class ExpertsView:
+    """The packed matrices of all experts (:class:`minillama.runtime.operations.PackedExperts`)."""
+
+    name: str
     packed: U8
     type: GGMLType
     shape: tuple[int, int, int]
@@ -192,9 +206,16 @@ class Weights(Mapping[str, Weight]):
 
 
 class Binder:
-    """Finds a model's tensors by name, checks their shapes before any arithmetic, and keeps count of what was used."""
+    """Finds a model's tensors by name, checks their shapes before any arithmetic, and keeps count of what was used.
+
+    Attributes
+    ----------
+    products
+        Shapes of the weights that are bound as packed matrices, or matrices of experts, by name.
+    """
 
     def __init__(self, file: GGUFFile, driver: Eager) -> None:
+        self.products: dict[str, tuple[int, ...]] = {}
         self._file = file
         self._driver = driver
         self._used: set[str] = set()
@@ -204,17 +225,21 @@ class Binder:
         """Whether the file has the tensor."""
         return name in self._file.tensors
 
-    def matrix(self, name: str, shape: tuple[int, int]) -> _Matrix:
+    def matrix(self, name: str, shape: tuple[int, int]) -> MatrixView:
         """A packed matrix that must be there; if it is not, :meth:`finish` says so."""
         weight = self._find(name, shape)
-        return weight.matrix() if weight is not None else _Matrix(np.zeros((0, 0), np.uint8), GGMLType.F32, (0, 0))
+        if weight is None:
+            return MatrixView(name, np.zeros((0, 0), np.uint8), GGMLType.F32, (0, 0))
+        self.products[name] = shape
+        return weight.matrix()
 
-    def experts(self, name: str, shape: tuple[int, int, int]) -> _Experts:
+    def experts(self, name: str, shape: tuple[int, int, int]) -> ExpertsView:
         """Packed matrices of all experts, which must be there."""
         weight = self._find(name, shape)
         if weight is None:
-            return _Experts(np.zeros((0, 0, 0), np.uint8), GGMLType.F32, (0, 0, 0))
-        return _Experts(weight.packed.reshape(*shape[:2], -1), weight.type, shape)
+            return ExpertsView(name, np.zeros((0, 0, 0), np.uint8), GGMLType.F32, (0, 0, 0))
+        self.products[name] = shape
+        return weight.experts(shape)
 
     def values(self, name: str, shape: tuple[int, ...]) -> F32:
         """A tensor that must be there, decoded to float32: a matrix that is added or multiplied value by value."""
@@ -308,9 +333,19 @@ def bind_fields(
     return kind(**found)
 
 
-def bind_output(binder: Binder, shape: tuple[int, int], token_embd: _Matrix) -> _Matrix:
+def bind_output(binder: Binder, shape: tuple[int, int], token_embd: MatrixView) -> MatrixView:
     """The head: ``output``, or the embedding if the file has no head of its own."""
     return binder.matrix("output.weight", shape) if binder.has("output.weight") else token_embd
+
+
+def sample_digest(digest: hashlib._Hash, tensors: Mapping[str, TensorInfo]) -> None:
+    """Feed the name, type, shape and first bytes of every tensor to a hash.
+
+    Models that differ do so at the beginning of some tensor; hashing gigabytes would take seconds.
+    """
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.type_name} {tensor.shape} ".encode())
+        digest.update(tensor.data.reshape(-1)[:_SAMPLE].tobytes())
 
 
 def _listed(names: list[str]) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from minillama.kernels.types import I64
 from minillama.runtime.kv_cache import BlockPool, KVCache
+from minillama.runtime.low_rank import Scaled, Stretch
 
 # The narrowest table of blocks: plans are recorded for widths of 4, 8, 16, ...
 _FEW_BLOCKS = 4
@@ -32,6 +35,8 @@ class Batch:
         Tokens whose logits are wanted, int64 [n_outputs].
     pool
         Where the blocks are.
+    adapters
+        Adapters of each sequence, and their scales.
     """
 
     ids: I64
@@ -40,6 +45,7 @@ class Batch:
     table: I64
     outputs: I64
     pool: BlockPool
+    adapters: tuple[tuple[Scaled, ...], ...] = ()
 
     @property
     def n_tokens(self) -> int:
@@ -50,6 +56,26 @@ class Batch:
     def n_kv(self) -> int:
         """The most positions any token sees."""
         return int(self.position.max()) + 1
+
+    @property
+    def stretches(self) -> tuple[Stretch, ...]:
+        """The sequences, neighbours with the same adapters together; none if there are no adapters at all."""
+        if not any(self.adapters):
+            return ()
+        ends = np.arange(len(self.adapters)) + 1
+        tokens = [0, *np.searchsorted(self.sequence, ends).tolist()]
+        outputs = [0, *np.searchsorted(self.sequence[self.outputs], ends).tolist()]
+        found, first = [], 0
+        for adapters, group in itertools.groupby(self.adapters):
+            last = first + len(list(group))
+            found.append(Stretch(slice(tokens[first], tokens[last]), slice(outputs[first], outputs[last]), adapters))
+            first = last
+        return tuple(found)
+
+    @property
+    def adapted(self) -> tuple[Any, ...]:
+        """What plans for batches with adapters differ in besides their shape."""
+        return tuple((s.adapters, s.tokens.stop, s.outputs.stop) for s in self.stretches)
 
     @classmethod
     def of(cls, ids: Sequence[I64], caches: Sequence[KVCache], outputs: str | None) -> Batch:
@@ -79,4 +105,5 @@ class Batch:
             table=table,
             outputs=wanted[outputs],
             pool=caches[0].pool,
+            adapters=tuple(cache.adapters for cache in caches),
         )

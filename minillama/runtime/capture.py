@@ -132,7 +132,8 @@ class Captured:
     ) -> RecordedPass:
         """The pass for batches like this one, and for probes of these values, recorded now if it has not been."""
         pool = batch.pool
-        shape = (reads, changes, batch.n_tokens, *batch.table.shape, len(batch.outputs), id(pool), pool.n_blocks)
+        size = batch.n_tokens, *batch.table.shape, len(batch.outputs)
+        shape = (reads, changes, batch.adapted, *size, id(pool), pool.n_blocks)
         if shape not in self._plans:
             # Keys and values have moved when the pool has grown: plans that point to the old memory are dropped.
             for other in [other for other in self._plans if other[-2:] != shape[-2:]]:

@@ -11,7 +11,7 @@ from minillama.kernels.types import F32, I64
 from minillama.runtime.batch import Batch
 from minillama.runtime.deferred import Deferred
 from minillama.runtime.eager import Forward
-from minillama.runtime.operations import PackedMatrix
+from minillama.runtime.packed import PackedMatrix
 from minillama.runtime.rotary import Rotary
 
 

@@ -18,6 +18,7 @@ from minillama.errors import ContextFullError, InvalidInputError
 from minillama.kernels.reference.attention import BLOCK
 from minillama.kernels.types import F32, I64
 from minillama.runtime.kv_format import KV_TYPES, KVFormat, kv_types
+from minillama.runtime.low_rank import Scaled
 
 if TYPE_CHECKING:
     from minillama.kernels.reference.kv_kinds import Pair
@@ -164,13 +165,16 @@ class KVCache:
 
     Attributes
     ----------
+    adapters
+        Adapters that its keys and values are made with, and their scales.
     altered
         Whether its tokens, computed afresh, would give other keys and values: it was shifted, or values of the pass
         were replaced.
     """
 
-    def __init__(self, pool: BlockPool, n_ctx: int, owner: CacheOwner) -> None:
+    def __init__(self, pool: BlockPool, n_ctx: int, owner: CacheOwner, adapters: tuple[Scaled, ...] = ()) -> None:
         self.pool = pool
+        self.adapters = adapters
         self.n_ctx = n_ctx
         self.altered = False
         self._owner = owner
@@ -209,8 +213,9 @@ class KVCache:
 
     @property
     def identity(self) -> str:
-        """The model's."""
-        return self._owner.identity
+        """The model's, and that of its adapters if there are any."""
+        names = [f"{adapter.identity} {scale!r}" for adapter, scale in self.adapters]
+        return " + ".join((self._owner.identity, *names))
 
     def shared_prefix(self, ids: Sequence[int]) -> int:
         """How many of the tokens held, from the first on, are those of a text; none of an altered cache are."""
@@ -247,7 +252,7 @@ class KVCache:
 
     def fork(self) -> KVCache:
         """An independent continuation: it starts with the same positions, and neither sees what the other adds."""
-        twin = KVCache(self.pool, self.n_ctx, self._owner)
+        twin = KVCache(self.pool, self.n_ctx, self._owner, self.adapters)
         twin._tokens, twin.altered = self._tokens.copy(), self.altered
         twin._blocks = [self.pool.share(block) for block in self._blocks]
         return twin

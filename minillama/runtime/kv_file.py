@@ -176,7 +176,7 @@ def read_header(path: Path, file: IO[bytes], cache: KVCache) -> tuple[int, dict[
 
 _MUST_AGREE = {
     "numerics": "made by numerics {found}, this is {wanted}: compute it afresh",
-    "model": "made by another model, or by other settings of it",
+    "model": "made by another model, or by other settings or adapters of it",
     "kv_type": "holds keys and values as {found}, the model was loaded with kv_type={wanted!r}",
     "layers": "its layers are not those of this model",
     "block": "has blocks of {found} positions, here they have {wanted}",

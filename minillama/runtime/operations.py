@@ -7,9 +7,9 @@ A driver says where results are put and when operations run (:class:`minillama.r
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,44 +23,15 @@ from minillama.kernels.registry import KernelSet
 from minillama.kernels.scratch import BLOCK_BYTES
 from minillama.kernels.types import F32, I32, I64, U8
 from minillama.runtime.batch import Batch
+from minillama.runtime.low_rank import LowRank, Stretch
+from minillama.runtime.packed import PackedExperts, PackedMatrix
 from minillama.runtime.plan import Operation
 from minillama.runtime.probe import PATTERN, SCORES, STORE
 from minillama.runtime.rotary import Rotary
 
 _NO_SINKS = np.zeros(0, np.float32)
 _NO_MASK = np.zeros((0, 0), np.float32)
-
-
-class PackedMatrix(Protocol):
-    """A weight as the operations see it: packed rows, their type and their true shape."""
-
-    @property
-    def packed(self) -> U8:
-        """Packed rows, uint8 [n_rows, row_bytes]."""
-
-    @property
-    def type(self) -> GGMLType:
-        """Type of the blocks."""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """``(n_rows, n_values)``."""
-
-
-class PackedExperts(Protocol):
-    """The weights of all experts of a layer, as the operations see them."""
-
-    @property
-    def packed(self) -> U8:
-        """Packed rows, uint8 [n_expert, n_rows, row_bytes]."""
-
-    @property
-    def type(self) -> GGMLType:
-        """Type of the blocks."""
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """``(n_expert, n_rows, n_values)``."""
+_ZERO = np.float32(0)
 
 
 class Operations(ABC):
@@ -75,9 +46,11 @@ class Operations(ABC):
     def __init__(self, kernels: KernelSet) -> None:
         self.kernels = kernels
         self._prefix = ""
-        # Inside a block: the last rows in the form that products take. Elsewhere the caller may change them in place.
-        self._activated: tuple[F32, GGMLType, U8] | None = None
+        # Inside a block: the last rows in the forms that products take. Elsewhere the caller may change them in place.
+        self._activated: tuple[F32, dict[GGMLType, U8]] | None = None
         self._keeps_activated = False
+        self._stretches: tuple[Stretch, ...] = ()
+        self._n_tokens = 0
 
     @abstractmethod
     def _empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
@@ -108,6 +81,15 @@ class Operations(ABC):
         finally:
             self._prefix, self._keeps_activated, self._activated = "", False, None
 
+    @contextmanager
+    def adapted(self, batch: Batch) -> Iterator[None]:
+        """Products inside are of this batch, with the low-rank updates of its sequences' adapters."""
+        self._stretches, self._n_tokens = batch.stretches, batch.n_tokens
+        try:
+            yield
+        finally:
+            self._stretches = ()
+
     def _named(self, name: str, value: F32) -> F32:
         return self._result(self._prefix + name, value)
 
@@ -117,12 +99,19 @@ class Operations(ABC):
 
     def get_rows(self, weight: PackedMatrix, ids: I64, *, name: str) -> F32:
         """Rows of a weight, decoded: float32 [n, n_values]."""
+
+        def delta(rows: slice, update: LowRank) -> F32:
+            return self._product(self._decoded(update.a, ids[rows], name), update.b, name)
+
+        return self._named(name, self._updated(self._decoded(weight, ids, name), weight, delta, name))
+
+    def _decoded(self, weight: PackedMatrix, ids: I64, name: str) -> F32:
         out = self._empty((len(ids), weight.shape[1]))
         kernel = self.kernels.get_rows[weight.type]
         self._run(
             name, kernel, len(ids), weight.packed, ids, out, scratch_bytes=BLOCK_BYTES, work_per_item=weight.shape[1]
         )
-        return self._named(name, out)
+        return out
 
     def select_rows(self, x: F32, rows: I64, *, name: str) -> F32:
         """Rows of an array of values."""
@@ -132,8 +121,12 @@ class Operations(ABC):
 
     def _rows(self, name: str, kernel: Kernel, out: F32, *arguments: Any, work: int = 1) -> F32:
         """Run a kernel over all rows of ``out``, which it takes last; ``work`` is the multiply-adds of a value."""
+        return self._named(name, self._over_rows(name, kernel, out, *arguments, work=work))
+
+    def _over_rows(self, name: str, kernel: Kernel, out: F32, *arguments: Any, work: int = 1) -> F32:
+        """The same, without a named value."""
         self._run(name, kernel, len(out), *arguments, out, work_per_item=work * out.shape[1])
-        return self._named(name, out)
+        return out
 
     def _norm(self, kernel: Kernel, x: F32, weight: F32, eps: float, out: F32, name: str) -> None:
         """Run a norm over rows as long as its weight."""
@@ -156,12 +149,17 @@ class Operations(ABC):
 
     def _activation(self, x: F32, type_: GGMLType, name: str) -> U8:
         """Rows in the form that products take; made once for products of the same rows that follow each other."""
-        if self._activated is not None and self._activated[0] is x and self._activated[1] is type_:
-            return self._activated[2]
+        if self._activated is None or self._activated[0] is not x:
+            self._activated = x, {}
+        forms = self._activated[1]
+        if type_ in forms:
+            return forms[type_]
         out = self._empty((len(x), self.kernels.activation_bytes(type_, x.shape[1])), np.uint8)
         self._run(f"{name}_quantize", self.kernels.quantize[type_], len(x), x, out, work_per_item=4 * x.shape[1])
         if self._keeps_activated:
-            self._activated = x, type_, out
+            forms[type_] = out
+        else:
+            self._activated = None
         return out
 
     def mul_mat(self, x: F32, weight: PackedMatrix, *, name: str) -> F32:
@@ -169,6 +167,13 @@ class Operations(ABC):
 
         As in ggml, x is first converted to the type that the weight's dot product takes.
         """
+
+        def delta(rows: slice, update: LowRank) -> F32:
+            return self._product(self._product(_part(x, rows), update.a, name), update.b, name)
+
+        return self._named(name, self._updated(self._product(x, weight, name), weight, delta, name))
+
+    def _product(self, x: F32, weight: PackedMatrix, name: str) -> F32:
         n_rows, n = weight.shape
         activation_type = LAYOUTS[weight.type].activation
         assert activation_type is not None  # weights of other types are refused when they are bound
@@ -179,7 +184,41 @@ class Operations(ABC):
             scratch_bytes=self.kernels.mul_mat_scratch(weight.type, n, len(x)), work_per_item=n * len(x),
             granularity=self.kernels.mul_mat_rows(weight.type), n_bytes=weight.packed.nbytes,
         )  # fmt: skip
-        return self._named(name, out)
+        return out
+
+    def _updated(
+        self, product: F32, weight: PackedMatrix | PackedExperts, delta: Callable[[slice, LowRank], F32], name: str
+    ) -> F32:
+        """A product of the batch plus the low-rank updates of the weight.
+
+        Parameters
+        ----------
+        product
+            Without updates: float32 [n_tokens or n_outputs, ...].
+        weight
+            The weight.
+        delta
+            ``delta(rows, update)``: what an update, not yet scaled, makes of some rows.
+        name
+            Of the operations.
+        """
+        by_token = len(product) == self._n_tokens  # so are outputs if all tokens' logits are wanted
+        found = [(s.tokens if by_token else s.outputs, s.updates(weight)) for s in self._stretches]
+        if not any(updates for _, updates in found):
+            return product
+        out = self._empty(product.shape)
+        for rows, updates in found:
+            total, into = _flat(product[rows]), _flat(out[rows])
+            if not updates:
+                self._over_rows(f"{name}_lora", self.kernels.select_rows, into, total, np.arange(len(total)))
+            for i, update in enumerate(updates, 1):
+                change = _flat(delta(rows, update))
+                scaled = self._over_rows(
+                    f"{name}_lora_scale", self.kernels.scale, self._empty(change.shape), change, update.scale, _ZERO
+                )
+                added = into if i == len(updates) else self._empty(into.shape)
+                total = self._over_rows(f"{name}_lora", self.kernels.add, added, total, scaled)
+        return out
 
     def linear(self, x: F32, weight: PackedMatrix, bias: F32 | None, *, name: str) -> F32:
         """``x @ weight.T``, plus the bias if there is one."""
@@ -209,7 +248,7 @@ class Operations(ABC):
 
     def scale(self, x: F32, factor: float | np.float32, *, name: str) -> F32:
         """``x * factor``."""
-        return self._rows(name, self.kernels.scale, self._empty(x.shape), x, np.float32(factor), np.float32(0))
+        return self._rows(name, self.kernels.scale, self._empty(x.shape), x, np.float32(factor), _ZERO)
 
     def softcap(self, x: F32, cap: float, *, name: str) -> F32:
         """``cap * tanh(x / cap)``."""
@@ -277,6 +316,14 @@ class Operations(ABC):
         name
             Name of the result.
         """
+
+        def delta(rows: slice, update: LowRank) -> F32:
+            taken = _part(ids, rows)
+            return self._product_id(self._product_id(_part(x, rows), update.a, taken, name), update.b, taken, name)
+
+        return self._named(name, self._updated(self._product_id(x, weight, ids, name), weight, delta, name))
+
+    def _product_id(self, x: F32, weight: PackedExperts, ids: I32, name: str) -> F32:
         _, n_rows, n = weight.shape
         n_tokens, n_used = ids.shape
         activation_type = LAYOUTS[weight.type].activation
@@ -289,7 +336,7 @@ class Operations(ABC):
             weight.packed, activation, ids, n, out, scratch_bytes=self.kernels.mul_mat_scratch(weight.type, n, 1),
             work_per_item=n * n_tokens * n_used, granularity=self.kernels.mul_mat_rows(weight.type),
         )  # fmt: skip
-        return self._named(name, out)
+        return out
 
     def linear_id(self, x: F32, weight: PackedExperts, bias: F32 | None, ids: I32, *, name: str) -> F32:
         """:meth:`mul_mat_id`, plus the experts' biases, float32 [n_expert, n_rows], if they have any."""
@@ -420,3 +467,12 @@ class Operations(ABC):
         kernel = self.kernels.attention_outputs[pool.value_format.kind]
         self._run(name, kernel, n_items, weights, pool.values[layer], *place, n_head, out, work_per_item=work)
         return out
+
+
+def _flat(x: F32) -> F32:
+    return x.reshape(-1, x.shape[-1])
+
+
+def _part(x: Any, rows: slice) -> Any:
+    """Some rows; the array itself if these are all, so that it is known to be the same."""
+    return x if rows == slice(0, len(x)) else x[rows]

@@ -120,9 +120,10 @@ class LlamaCpp:
 
 
 def _settings(
-    model: Path, *, kv_type: str = "f32", threads: int = 2, ubatch: int = 512, flash_attention: bool = False
-) -> dict[str, Any]:
+    model: Path, *, kv_type: str = "f32", threads: int = 2, ubatch: int = 512, flash_attention: bool = False,
+    adapters: Sequence[tuple[Path, float]] = (),
+) -> dict[str, Any]:  # fmt: skip
     return {
         "model": str(model), "kv_type": kv_type, "threads": threads, "ubatch": ubatch,
-        "flash_attention": int(flash_attention),
+        "flash_attention": int(flash_attention), "adapters": [(str(path), scale) for path, scale in adapters],
     }  # fmt: skip

@@ -108,6 +108,18 @@ class Session:
         self.context = llama_cpp.llama_init_from_model(self.model, params)
         if not self.context:
             sys.exit("llama.cpp cannot make a context")
+        self._adapt(request.get("adapters", []))
+
+    def _adapt(self, files: list[tuple[str, float]]) -> None:
+        """Apply LoRA adapters, each with its scale."""
+        adapters = [llama_cpp.llama_adapter_lora_init(self.model, path.encode()) for path, _ in files]
+        for (path, _), adapter in zip(files, adapters, strict=True):
+            if not adapter:
+                sys.exit(f"llama.cpp cannot load the adapter {path}")
+        if adapters:
+            pointers = (llama_cpp.llama_adapter_lora_p_ctypes * len(files))(*adapters)
+            scales = (ctypes.c_float * len(files))(*(scale for _, scale in files))
+            llama_cpp.llama_set_adapters_lora(self.context, pointers, len(files), scales)
 
     def tokenize(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """Ids of a text."""

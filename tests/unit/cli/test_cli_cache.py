@@ -8,6 +8,7 @@ import pytest
 
 import minillama as ml
 from minillama.generate import PromptCache
+from tests.tiny_adapters import write_adapter
 
 PROMPT = "the band and the land "
 
@@ -92,3 +93,29 @@ def test_a_longer_context_is_a_choice(run, tiny):
         run("generate", "a" * 150, "-m", tiny, "--n-ctx", 300, "--extend-context", "-n", 100, "--ignore-eos", "--json")
     )
     assert len(found["tokens"]) == 100
+
+
+def test_adapters_from_the_command_line(run, tiny, tmp_path):
+    first = write_adapter(tmp_path / "first.gguf", tiny, seed=1)
+    second = write_adapter(tmp_path / "a:b.gguf", tiny, seed=2)  # a colon may belong to the name
+    model = ml.load(tiny)
+    adapters = [(model.load_adapter(first), 0.5), model.load_adapter(second)]
+    expected = model.generate(PROMPT, max_tokens=8, adapters=adapters).tokens
+    ours = run("generate", PROMPT, "-m", tiny, "-n", 8, "--json", "--lora", f"{first}:0.5", "--lora", second)
+    assert generated(ours)["tokens"] == list(expected)
+    assert expected != model.generate(PROMPT, max_tokens=8).tokens
+
+    cached = [tmp_path / "prompt.kv"]
+    generated(run("generate", PROMPT, "-m", tiny, "-n", 2, "--json", "--lora", first, "--cache", *cached))
+    other = run("generate", PROMPT, "-m", tiny, "-n", 2, "--cache", *cached)
+    assert other.exit_code == 2
+    assert other.stderr.endswith("made by another model, or by other settings or adapters of it\n")
+
+
+@pytest.mark.parametrize(("file", "message"), [("", "No such file"), ("tiny", "general.type is")])
+def test_a_bad_adapter_is_one_line(run, tiny, tmp_path, file, message):
+    path = tiny if file else tmp_path / "missing.gguf"
+    result = run("generate", PROMPT, "-m", tiny, "--lora", path)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
