@@ -45,7 +45,7 @@ def quantize_32(x: F32, first: int, quants: U8, at: int) -> tuple[np.float32, np
     for j in range(32):
         quant = np.int32(round_half_away(np.float32(x[first + j] * inverse)))
         quants[at + j] = np.uint8(quant & 255)
-        total = np.int32(total + quant)
+        total = np.int32(total + np.int8(quant))
     return d, total
 
 
@@ -101,7 +101,7 @@ def quantize_row_q8_k(x: F32, out: U8) -> None:
             for j in range(group * 16, group * 16 + 16):
                 quant = min(np.int32(127), nearest_int(np.float32(inverse * x[first + j])))
                 out[start + _Q8_K_QS + j] = np.uint8(quant & 255)
-                total = np.int32(total + quant)
+                total = np.int32(total + np.int8(quant))
             store_u16(out, start + _Q8_K_BSUMS + 2 * group, np.uint32(total & 0xFFFF))
         store_f32(out, start + _Q8_K_D, np.float32(np.float32(1) / inverse))
 

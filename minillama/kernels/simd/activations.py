@@ -28,14 +28,26 @@ import numpy as np
 
 from minillama.gguf.constants import GGMLType
 from minillama.kernels import layouts
-from minillama.kernels.bits import float_to_half, half_to_float, load_f32, store_f32, store_u16
+from minillama.kernels.bits import float_to_half, load_f32, store_f32, store_u16
 from minillama.kernels.jit import Kernel, jit
 from minillama.kernels.layouts import LAYOUTS
 from minillama.kernels.reference import quantize
 from minillama.kernels.scratch import copy_bytes
 from minillama.kernels.simd import unquantized
-from minillama.kernels.simd.lanes import narrow_i8, scatter_32, splat_i32x16, words_as_i32
+from minillama.kernels.simd.dots import dot_bytes, dot_pairs, sum_quads, zeros_i32x16
+from minillama.kernels.simd.floats import divide, half_lanes, load_first, store_first, where_greater
+from minillama.kernels.simd.lanes import (
+    load_i8x64,
+    load_i16x32,
+    narrow_i8,
+    narrow_i16,
+    splat_i16x32,
+    splat_i32x16,
+    splat_u8x64,
+    transpose_eights,
+)
 from minillama.kernels.simd.rounding import (
+    bits_of,
     larger,
     largest_lane,
     magnitude_bits,
@@ -45,15 +57,17 @@ from minillama.kernels.simd.rounding import (
 )
 from minillama.kernels.simd.vectors import (
     add,
-    lane_sum,
+    add_number,
     load_f32x16,
     load_i8x16,
     make_shuffle,
     multiply,
+    shift_left,
     splat_f32x16,
     store,
+    subtract,
+    to_f32,
     to_i16,
-    to_i32,
 )
 from minillama.kernels.types import F32, U8
 
@@ -100,50 +114,86 @@ def activation_bytes(type_: GGMLType, n: int) -> int:
 
 
 @jit
-def _quantize_finite(first: object, second: object, largest: np.float32) -> tuple[object, object, np.float32]:
-    d = np.float32(largest / np.float32(127))
-    inverse = np.float32(np.float32(1) / d) if d != 0 else np.float32(0)
-    factor = splat_f32x16(inverse)
-    return round_half_away(multiply(first, factor)), round_half_away(multiply(second, factor)), d
+def _measure(x: F32, n: int, row: U8, at: int) -> np.int32:
+    """Write the bits of the largest magnitude of every block of 32 values; returns the largest of all."""
+    most = np.int32(0)
+    for block in range(n // 32):
+        first, second = load_f32x16(x, 128 * block), load_f32x16(x, 128 * block + 64)
+        largest = largest_lane(larger(magnitude_bits(first), magnitude_bits(second)))
+        store_f32(row, at + 4 * block, np.int32(largest).view(np.float32))
+        most = max(most, largest)
+    return most
+
+
+@jit
+def _scales(row: U8, d_at: int, inverse_at: int, places: int) -> None:
+    """Of the largest magnitudes, the scales, in their place and not yet rounded, and what values are multiplied by."""
+    zero, one = splat_f32x16(np.float32(0)), splat_f32x16(np.float32(1))
+    for at in range(0, 4 * places, 64):
+        d = divide(load_f32x16(row, d_at + at), splat_f32x16(np.float32(127)))
+        store(row, d_at + at, d)
+        store(row, inverse_at + at, where_greater(d, zero, divide(one, d), zero))
+
+
+@jit
+def _quants(x: F32, n: int, row: U8, inverse_at: int, places: int) -> None:
+    """Write the quants of all blocks."""
+    for block in range(n // 32):
+        factor = splat_f32x16(load_f32(row, inverse_at + 4 * block))
+        low = round_half_away(multiply(load_f32x16(x, 128 * block), factor))
+        high = round_half_away(multiply(load_f32x16(x, 128 * block + 64), factor))
+        store(row, 16 * block, narrow_i8(low))
+        store(row, 16 * (places + block), narrow_i8(high))
 
 
 @jit(allocates=True)
-def _quantize_any(x: F32, at: int, out: U8, low: int, high: int) -> tuple[np.float32, np.int32]:
-    """A block with infinities or NaNs, whose bits depend on the order in which the values are looked at."""
+def _quantize_any(x: F32, n: int, row: U8, d_at: int, places: int) -> None:
+    """A row with infinities or NaNs, whose bits depend on the order in which the values are looked at."""
     quants = np.empty(32, np.uint8)
-    d, total = quantize.quantize_32(x, at, quants, 0)
-    copy_bytes(quants, 0, 16, out, low)
-    copy_bytes(quants, 16, 16, out, high)
-    return d, total
+    for block in range(n // 32):
+        d, _ = quantize.quantize_32(x, 32 * block, quants, 0)
+        copy_bytes(quants, 0, 16, row, 16 * block)
+        copy_bytes(quants, 16, 16, row, 16 * (places + block))
+        store_f32(row, d_at + 4 * block, d)
 
 
 @jit
-def _quantize_block(x: F32, at: int, out: U8, low: int, high: int) -> tuple[np.float32, np.int32]:
-    """As ``reference.quantize.quantize_32``, the two halves of the quants to ``low`` and ``high``."""
-    first, second = load_f32x16(x, 4 * at), load_f32x16(x, 4 * at + 64)
-    largest = largest_lane(larger(magnitude_bits(first), magnitude_bits(second)))
-    if largest >= INFINITY_BITS:
-        return _quantize_any(x, at, out, low, high)
-    first_quants, second_quants, d = _quantize_finite(first, second, np.int32(largest).view(np.float32))
-    store(out, low, narrow_i8(first_quants))
-    store(out, high, narrow_i8(second_quants))
-    return d, lane_sum(add(first_quants, second_quants))
+def _quantize_row(x: F32, n: int, row: U8, d_at: int, inverse_at: int, places: int) -> None:
+    """As ``reference.quantize.quantize_32`` for all blocks; the scales are not yet rounded."""
+    if _measure(x, n, row, d_at) >= INFINITY_BITS:
+        _quantize_any(x, n, row, d_at, places)
+        return
+    _scales(row, d_at, inverse_at, places)
+    _quants(x, n, row, inverse_at, places)
 
 
 @jit
-def _through_half(value: np.float32) -> np.float32:
-    return half_to_float(float_to_half(value))
+def _sums_of_quants(row: U8, block: int, places: int) -> object:
+    """Of sixteen blocks: int32 x 16."""
+    low, high = 16 * block, 16 * (places + block)
+    return sum_quads(
+        _sums_of_fours(row, low, high), _sums_of_fours(row, low + 64, high + 64),
+        _sums_of_fours(row, low + 128, high + 128), _sums_of_fours(row, low + 192, high + 192),
+    )  # fmt: skip
+
+
+@jit
+def _sums_of_fours(row: U8, low: int, high: int) -> object:
+    ones = splat_u8x64(np.uint8(1))
+    return dot_bytes(dot_bytes(zeros_i32x16(), ones, load_i8x64(row, low)), ones, load_i8x64(row, high))
 
 
 @jit
 def _begin_again(row: U8, n_blocks: int, places: int) -> None:
     """Repeat the first blocks after the last: their quants, and what follows these as 32-bit numbers."""
-    numbers = row[32 * places :].view(np.int32)
     for i in range(n_blocks, places):
         store(row, 16 * i, load_i8x16(row, 16 * (i - n_blocks)))
         store(row, 16 * (places + i), load_i8x16(row, 16 * (places + i - n_blocks)))
-        for first in range(0, numbers.shape[0], places):
-            numbers[first + i] = numbers[first + i - n_blocks]
+    step = min(n_blocks, 16)  # what is copied must be there
+    for first in range(32 * places, row.shape[0] - 4 * places + 1, 4 * places):
+        for i in range(n_blocks, places, step):
+            at, count = first + 4 * i, min(step, places - i)
+            store_first(row, at, count, load_first(row, at - 4 * n_blocks, count))
 
 
 @jit(name="simd_quantize_Q8_0")
@@ -151,18 +201,17 @@ def quantize_q8_0(x: F32, out: U8, start: int, stop: int) -> None:
     """``quantize_row_q8_0_ref``."""
     n = x.shape[1]
     places = padded_blocks(n)
+    d_at, moved_at = 32 * places, 36 * places
     for t in range(start, stop):
-        row, values = out[t], x[t]
-        scales = row[32 * places : 36 * places].view(np.float32)
-        moved = row[36 * places : 48 * places].view(np.int32)
-        for block in range(n // 32):
-            low, high = 16 * block, 16 * (places + block)
-            d, _ = _quantize_block(values, 32 * block, row, low, high)
-            scales[block] = _through_half(d)
-            total = lane_sum(add(to_i32(load_i8x16(row, low)), to_i32(load_i8x16(row, high))))
-            moved[block] = -8 * total
-            moved[places + block] = -16 * total
-            moved[2 * places + block] = -128 * total
+        row = out[t]
+        _quantize_row(x[t], n, row, d_at, moved_at, places)
+        for block in range(0, places, 16):
+            at = d_at + 4 * block
+            store(row, at, half_lanes(load_f32x16(row, at)))
+            minus = subtract(zeros_i32x16(), _sums_of_quants(row, block, places))
+            store(row, moved_at + 4 * block, shift_left(minus, 3))
+            store(row, moved_at + 4 * (places + block), shift_left(minus, 4))
+            store(row, moved_at + 4 * (2 * places + block), shift_left(minus, 7))
         _begin_again(row, n // 32, places)
 
 
@@ -171,14 +220,15 @@ def quantize_q8_1(x: F32, out: U8, start: int, stop: int) -> None:
     """``quantize_row_q8_1_ref``."""
     n = x.shape[1]
     places = padded_blocks(n)
+    d_at, s_at = 32 * places, 36 * places
     for t in range(start, stop):
-        row, values = out[t], x[t]
-        scales = row[32 * places : 36 * places].view(np.float32)
-        sums = row[36 * places : 40 * places].view(np.float32)
-        for block in range(n // 32):
-            d, total = _quantize_block(values, 32 * block, row, 16 * block, 16 * (places + block))
-            scales[block] = _through_half(d)
-            sums[block] = _through_half(np.float32(np.float32(total) * d))
+        row = out[t]
+        _quantize_row(x[t], n, row, d_at, s_at, places)
+        for block in range(0, places, 16):
+            at = d_at + 4 * block
+            d = load_f32x16(row, at)
+            store(row, at, half_lanes(d))
+            store(row, s_at + 4 * block, half_lanes(multiply(to_f32(_sums_of_quants(row, block, places)), d)))
         _begin_again(row, n // 32, places)
 
 
@@ -188,10 +238,12 @@ _Q8_K_SIZE = layouts.Q8_K.type_size
 _side_by_side = make_shuffle([8 * t + lane for lane in range(8) for t in range(4)])  # of 32
 _in_pairs = make_shuffle([8 * half + lane for lane in range(8) for half in range(2)])  # of 16
 _joined = make_shuffle(range(32))
+_even, _odd = make_shuffle(range(0, 16, 2)), make_shuffle(range(1, 16, 2))
+_SIGN = -(2**31)  # of the bits of a float32
 
 
 @jit
-def _extreme(x: F32, largest: np.int32) -> np.float32:
+def _first_of_extremes(x: F32, largest: np.int32) -> np.float32:
     """The first value with this magnitude."""
     for value in x:
         if np.int32(np.float32(value).view(np.int32) & np.int32(0x7FFFFFFF)) == largest:
@@ -200,28 +252,38 @@ def _extreme(x: F32, largest: np.int32) -> np.float32:
 
 
 @jit
-def _largest_of_256(x: F32) -> np.int32:
-    largest = magnitude_bits(load_f32x16(x, 0))
+def _extreme(x: F32) -> np.float32:
+    """Of 256 values the first with the largest magnitude; of infinities and NaNs one."""
+    bits = bits_of(load_f32x16(x, 0))
+    positive, negative = bits, add_number(bits, _SIGN)  # as int32, those of the other sign are below zero
     for i in range(1, 16):
-        largest = larger(largest, magnitude_bits(load_f32x16(x, 64 * i)))
-    return largest_lane(largest)
+        bits = bits_of(load_f32x16(x, 64 * i))
+        positive, negative = larger(positive, bits), larger(negative, add_number(bits, _SIGN))
+    up, down = largest_lane(positive), largest_lane(negative)
+    if up > down:
+        return np.int32(up).view(np.float32)
+    if up < down:
+        return np.float32(-np.int32(down).view(np.float32))
+    return _first_of_extremes(x, up)
 
 
 @jit
 def _spread(row: U8, n: int, block: int, group: int, low: object, high: object) -> None:
-    """Write 32 quants, the given one of the block's eight groups, in both of their orders."""
+    """Write 32 quants, the given one of the block's eight groups, in both of their orders, pairs not yet by class."""
     store(row, 256 * block + 32 * group, _side_by_side(_joined(low, high), _joined(low, high)))
-    at = n + 512 * block + 8 * group
-    scatter_32(row, at, 64, words_as_i32(_in_pairs(to_i16(low), to_i16(low))))
-    scatter_32(row, at + 4, 64, words_as_i32(_in_pairs(to_i16(high), to_i16(high))))
+    store(row, n + 512 * block + 64 * group, _in_pairs(to_i16(low), to_i16(low)))
+    store(row, n + 512 * block + 64 * group + 32, _in_pairs(to_i16(high), to_i16(high)))
 
 
 @jit
-def _store_sums(row: U8, n: int, block: int, group: int, low: np.int32, high: np.int32) -> None:
-    at = bsums_place(n, block) + 4 * group
-    store_u16(row, at, np.uint32(low & 0xFFFF))
-    store_u16(row, at + 2, np.uint32(high & 0xFFFF))
-    store_u16(row, sums_place(n, block) + 2 * group, np.uint32((low + high) & 0xFFFF))
+def _finish_block(row: U8, n: int, block: int) -> None:
+    """Order the pairs by class, and write the sums."""
+    pairs, ones, sums = n + 512 * block, splat_i16x32(np.int16(1)), zeros_i32x16()
+    transpose_eights(row, pairs)
+    for c in range(8):
+        sums = dot_pairs(sums, load_i16x32(row, pairs + 64 * c), ones)
+    store(row, bsums_place(n, block), narrow_i16(sums))
+    store(row, sums_place(n, block), narrow_i16(add(_even(sums, sums), _odd(sums, sums))))
 
 
 @jit
@@ -231,7 +293,6 @@ def _quantize_block_q8_k(x: F32, inverse: np.float32, row: U8, n: int, block: in
         low = smaller(largest, nearest_int(multiply(factor, load_f32x16(x, 128 * group))))
         high = smaller(largest, nearest_int(multiply(factor, load_f32x16(x, 128 * group + 64))))
         _spread(row, n, block, group, narrow_i8(low), narrow_i8(high))
-        _store_sums(row, n, block, group, lane_sum(low), lane_sum(high))
 
 
 @jit(allocates=True)
@@ -241,9 +302,7 @@ def _quantize_any_q8_k(x: F32, row: U8, n: int, block: int) -> None:
     quantize.quantize_row_q8_k(x, packed)
     for group in range(8):
         at = _Q8_K_QS + 32 * group
-        low, high = load_i8x16(packed, at), load_i8x16(packed, at + 16)
-        _spread(row, n, block, group, low, high)
-        _store_sums(row, n, block, group, lane_sum(to_i32(low)), lane_sum(to_i32(high)))
+        _spread(row, n, block, group, load_i8x16(packed, at), load_i8x16(packed, at + 16))
     store_f32(row, d_place(n, block), load_f32(packed, _Q8_K_D))
 
 
@@ -255,17 +314,18 @@ def quantize_q8_k(x: F32, out: U8, start: int, stop: int) -> None:
         row = out[t]
         for block in range(n // 256):
             values = x[t, 256 * block : 256 * block + 256]
-            largest = _largest_of_256(values)
-            if largest >= INFINITY_BITS:
+            extreme = _extreme(values)
+            if np.isfinite(extreme):
+                inverse = np.float32(0)  # in a block of zeros all is zero
+                d = np.float32(0)
+                if extreme != 0:
+                    inverse = np.float32(np.float32(-127) / extreme)
+                    d = np.float32(np.float32(1) / inverse)
+                _quantize_block_q8_k(values, inverse, row, n, block)
+                store_f32(row, d_place(n, block), d)
+            else:
                 _quantize_any_q8_k(values, row, n, block)
-                continue
-            inverse = np.float32(0)  # in a block of zeros all is zero
-            d = np.float32(0)
-            if largest != 0:
-                inverse = np.float32(np.float32(-127) / _extreme(values, largest))
-                d = np.float32(np.float32(1) / inverse)
-            _quantize_block_q8_k(values, inverse, row, n, block)
-            store_f32(row, d_place(n, block), d)
+            _finish_block(row, n, block)
 
 
 QUANTIZE: dict[GGMLType, Kernel] = {

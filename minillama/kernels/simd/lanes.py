@@ -28,7 +28,7 @@ _GATHERED = 16
 i8x64, u8x64, i16x32 = Vector(types.int8, 64), Vector(types.uint8, 64), Vector(types.int16, 32)
 i32x16, u32x16 = Vector(types.int32, 16), Vector(types.uint32, 16)
 load_i8x64, load_u8x64, load_i16x32 = _make_load(i8x64), _make_load(u8x64), _make_load(i16x32)
-splat_i32x16, splat_u8x64 = _make_splat(i32x16), _make_splat(u8x64)
+splat_i32x16, splat_i16x32, splat_u8x64 = _make_splat(i32x16), _make_splat(i16x32), _make_splat(u8x64)
 
 
 def joined(builder: Any, parts: list[Any]) -> Any:
@@ -270,6 +270,24 @@ def scatter_32(_typing: Any, array: Any, _offset: Any, _stride: Any, vector: Vec
         return context.get_dummy_value()
 
     return types.void(array, types.int64, types.int64, vector), codegen
+
+
+@intrinsic
+def transpose_eights(_typing: Any, array: Any, _offset: Any) -> tuple[Any, Codegen]:
+    """Sixteen rows of eight 32-bit integers, one after another, become eight rows of sixteen, in place."""
+    row = _llvm(i32x16)
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        places = [after(builder, (*arguments, ir.Constant(_OFFSET, 64)), i) for i in range(8)]
+        rows = [load_code(context, builder, signature.args[0], place, row) for place in places]
+        for _ in range(3):  # the lowest bit of an integer's number becomes the highest
+            pairs = list(zip(rows[::2], rows[1::2], strict=True))
+            rows = [builder.shuffle_vector(a, b, _indices(range(bit, 32, 2))) for bit in range(2) for a, b in pairs]
+        for value, place in zip(rows, places, strict=True):
+            builder.store(value, _address(context, builder, signature.args[0], place, row)).align = 1
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), codegen
 
 
 _NEAR, _FAR = 2048, 16384  # bytes ahead

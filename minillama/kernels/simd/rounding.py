@@ -18,18 +18,18 @@ def _call(builder: Any, name: str, *arguments: Any) -> Any:
     return builder.call(cgutils.get_or_insert_function(builder.module, signature, full), arguments)
 
 
+# The largest float32 below 1/2: added to a number, it carries halves over the next whole number, and nothing less.
+_ALMOST_HALF = 0.5 - 2.0**-25
+
+
 @intrinsic
 def round_half_away(_typing: Any, x: Vector) -> tuple[Any, Codegen]:
-    """``bits.round_half_away`` of every lane, as int32."""
+    """``bits.round_half_away`` of every lane, as int32, for magnitudes below 2^22."""
     whole_type = Vector(types.int32, x.lanes)
 
     def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        value = arguments[0]
-        whole = _call(builder, "trunc", value)
-        fraction = _call(builder, "fabs", builder.fsub(value, whole))
-        is_more = builder.fcmp_ordered(">=", fraction, ir.Constant(value.type, [0.5] * x.lanes))
-        away = builder.fadd(whole, _call(builder, "copysign", ir.Constant(value.type, [1.0] * x.lanes), value))
-        return builder.fptosi(builder.select(is_more, away, whole), _llvm(whole_type))
+        half = _call(builder, "copysign", ir.Constant(arguments[0].type, [_ALMOST_HALF] * x.lanes), arguments[0])
+        return builder.fptosi(builder.fadd(arguments[0], half), _llvm(whole_type))
 
     return whole_type(x), codegen
 
@@ -56,6 +56,17 @@ def magnitude_bits(_typing: Any, x: Vector) -> tuple[Any, Codegen]:
     def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         bits = builder.bitcast(arguments[0], _llvm(bits_type))
         return builder.and_(bits, ir.Constant(bits.type, [0x7FFFFFFF] * x.lanes))
+
+    return bits_type(x), codegen
+
+
+@intrinsic
+def bits_of(_typing: Any, x: Vector) -> tuple[Any, Codegen]:
+    """The bits of float32 lanes, as int32."""
+    bits_type = Vector(types.int32, x.lanes)
+
+    def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], _llvm(bits_type))
 
     return bits_type(x), codegen
 

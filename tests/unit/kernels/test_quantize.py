@@ -106,3 +106,17 @@ def test_q8_k_holds_the_sums_of_16(kind):
 def test_zeros_become_zero_bytes(name):
     x = input_rows("zero", 2, 256, generator("zero"))
     assert not quantize(KERNELS, GGMLType[name], x).any()
+
+
+@pytest.mark.parametrize(("value", "rest"), [(np.nan, 1.0), (np.inf, 0.0), (-np.inf, 0.0)])
+def test_q8_1_sums_what_is_left_of_its_quants_in_a_byte(value, rest):
+    # ggml adds up the stored bytes: NaN has left a zero there, and zeros times an infinite scale are NaN.
+    x = np.full((1, 32), rest, np.float32)
+    x[0, 5] = value
+    got = fields(GGMLType.Q8_1, quantize(KERNELS, GGMLType.Q8_1, x))
+    quants, s = got["qs"].view(np.int8).reshape(-1).astype(np.float32), got["s"].view(np.float16).item()
+    assert quants[5] == 0
+    if np.isnan(value):
+        assert s == np.float16(quants.sum() * np.float32(rest / 127))
+    else:
+        assert np.isnan(s)
