@@ -25,6 +25,9 @@ TYPES = {
 }
 
 
+_LAYER_NORM = ("gpt2", "gptneox", "starcoder2", "stablelm", "command-r", "cohere2", "bert", "nomic-bert")
+
+
 @dataclass(frozen=True)
 class TinyFamily:
     """What to write.
@@ -84,13 +87,17 @@ class TinyFamily:
             "attention.head_count": HEAD,
             "attention.head_count_kv": HEAD_KV,
         }
-        layer_norm = self.architecture in ("gpt2", "gptneox", "starcoder2", "stablelm", "command-r", "cohere2")
+        layer_norm = self.architecture in _LAYER_NORM
         common["attention.layer_norm_epsilon" if layer_norm else "attention.layer_norm_rms_epsilon"] = 1e-5
         named = {f"{self.architecture}.{key}": value for key, value in {**common, **self.metadata}.items()}
-        return {**named, **vocabulary_metadata()}
+        types = (
+            {"tokenizer.ggml.token_type_count": 2} if "token_types" in self.model or "bert" in self.architecture else {}
+        )
+        return {**named, **types, **vocabulary_metadata()}
 
     def _tensors(self) -> Shapes:
-        listed: Shapes = {"token_embd": (N_VOCAB, E), "output_norm": (E,), **self.model}
+        is_encoder = "token_embd_norm" in self.model  # those have no norm at the end
+        listed: Shapes = {"token_embd": (N_VOCAB, E), **({} if is_encoder else {"output_norm": (E,)}), **self.model}
         for i in range(self.n_layer):
             shapes = {**self.layer, **self.layers.get(i, {})}
             listed |= {f"blk.{i}.{name}": shape for name, shape in shapes.items()}
@@ -98,7 +105,7 @@ class TinyFamily:
 
 
 def _is_packed(name: str, shape: tuple[int, ...]) -> bool:
-    kept_as_floats = ("norm.weight", ".bias", "ffn_gate_inp.weight", "position_embd.weight")
+    kept_as_floats = ("norm.weight", ".bias", "ffn_gate_inp.weight", "position_embd.weight", "token_types.weight")
     return len(shape) > 1 and not name.endswith(kept_as_floats)
 
 
@@ -354,6 +361,39 @@ FAMILIES: Mapping[str, TinyFamily] = {
             **norms("attn_norm", "post_attention_norm"), **attention(128, bias=True, output_bias=True),
             "attn_sinks": (HEAD,), **experts(9, 256, bias=True),
         },
+    ),
+}  # fmt: skip
+
+_BERT_NORMS = norms("attn_output_norm", "layer_output_norm", bias=True)
+_BERT_MODEL: Shapes = {"token_types": (2, E), **norms("token_embd_norm", bias=True)}
+_ENCODER = {"attention.head_count_kv": HEAD, "attention.causal": False}
+
+
+def _every_head(*, bias: bool = False) -> Shapes:
+    """Shapes of projections of as many key heads as query heads."""
+    shapes = dict.fromkeys(("attn_q", "attn_k", "attn_v", "attn_output"), (E, E))
+    return shapes | ({f"{name}.bias": (E,) for name in shapes} if bias else {})
+
+
+ENCODERS: Mapping[str, TinyFamily] = {
+    "bert": TinyFamily(
+        "bert", "learned positions, token types, GELU, biases everywhere", model={
+            **_BERT_MODEL, "position_embd": (N_CTX, E),
+        },
+        metadata={**_ENCODER, "pooling_type": 1},
+        layer={**_BERT_NORMS, **_every_head(bias=True), **plain()},
+    ),
+    "bert-cls": TinyFamily(
+        "bert", "as bert; the first token's vector, no token types, no biases of projections", n_layer=3, model={
+            **norms("token_embd_norm", bias=True), "position_embd": (N_CTX, E),
+        },
+        metadata={**_ENCODER, "pooling_type": 2},
+        layer={**_BERT_NORMS, **_every_head(), **plain()},
+    ),
+    "nomic-bert": TinyFamily(
+        "nomic-bert", "rotation, one matrix for queries, keys and values, SwiGLU", model=_BERT_MODEL,
+        metadata={**_ENCODER, "pooling_type": 1, "rope.freq_base": 1000.0},
+        layer={**_BERT_NORMS, "attn_qkv": (3 * E, E), "attn_output": (E, E), **gated()},
     ),
 }  # fmt: skip
 

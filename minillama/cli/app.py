@@ -11,6 +11,7 @@ import click
 import minillama
 from minillama.cli.bench import bench
 from minillama.cli.chat import chat
+from minillama.cli.embed import embed
 from minillama.cli.errors import Failure, describe
 from minillama.cli.generate import generate
 from minillama.cli.info import info
@@ -77,5 +78,5 @@ def main() -> None:
 
 _LOOK_INSIDE = (trace, step, compare, lens, attention, norms, patch, entropy, inspect_, perplexity)
 
-for _command in (generate, chat, tokenize, info, models, pull, quantize, bench, verify, warmup, *_LOOK_INSIDE):
+for _command in (generate, chat, embed, tokenize, info, models, pull, quantize, bench, verify, warmup, *_LOOK_INSIDE):
     main.add_command(_command)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from minillama.chat import ChatTemplate
 from minillama.errors import InvalidInputError
 from minillama.generate.conversation import Conversation
+from minillama.generate.embedding import embed
 from minillama.generate.loop import Run
 from minillama.generate.result import Generation, Piece
 from minillama.generate.scoring import Perplexity, Score, perplexity, score
@@ -215,6 +216,7 @@ class LanguageModel(Model):
             raise InvalidInputError(f"max_tokens is {max_tokens!r}, a whole number from 0 or None is wanted")
         if logprobs is not None and (isinstance(logprobs, bool) or not isinstance(logprobs, int) or logprobs < 0):
             raise InvalidInputError(f"logprobs is {logprobs!r}, a whole number from 0 or None is wanted")
+        self.check_makes_text()
         cache = self._sequence(cache, adapters)
         bias = dict(logit_bias or {})
         if ignore_eos:
@@ -313,6 +315,60 @@ class LanguageModel(Model):
         """
         found = {self.points.find(name): np.asarray(array) for name, array in {point: value, **(also or {})}.items()}
         return self.resume(found, [cache], [len(value)], watch=trace)[0]
+
+    def embed(
+        self,
+        texts: Prompt | Sequence[Prompt],
+        *,
+        pooling: str | None = None,
+        normalize: bool = True,
+        adapters: Sequence[AdapterLike] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> F32 | list[F32]:
+        """Texts as vectors, with the bits of llama.cpp; texts that go through a pass together have those of one alone.
+
+        Parameters
+        ----------
+        texts
+            A text or its token ids, or several of these. Text gets the special tokens that the model wants.
+        pooling
+            How the vectors of a text's tokens become one: ``"mean"``, ``"cls"`` (the first), ``"last"``, or ``"none"``
+            to have them all; the default is what the file states.
+        normalize
+            Whether to scale vectors to length 1.
+        adapters
+            As for :meth:`new_cache`.
+        progress
+            Called as ``progress(done_texts, total_texts)``.
+
+        Returns
+        -------
+        array or list of array
+            float32 [n_texts, n_embd], or [n_embd] of a single text; without pooling [n_tokens, n_embd] for each.
+
+        Raises
+        ------
+        InvalidInputError
+            A text is empty, or the file does not state a pooling and none is chosen.
+        ContextFullError
+            A text has more tokens than the context; texts are never cut.
+        """
+        single = isinstance(texts, str) or (len(texts) > 0 and isinstance(texts[0], int | np.integer))
+        prompts = cast("Sequence[Prompt]", [texts] if single else texts)
+        ids = [self._text_ids(text) for text in prompts]
+        if not ids:
+            raise InvalidInputError("there are no texts")
+        options: dict[str, Any] = {"pooling": pooling, "normalize": normalize, "adapters": adapters}
+        found = embed(self, ids, progress=progress, **options)
+        if single:
+            return found[0]
+        return found if found[0].ndim > 1 else np.stack(found)
+
+    def _text_ids(self, text: Prompt) -> list[int]:
+        ids = self.tokenizer.encode(text) if isinstance(text, str) else [int(token) for token in text]
+        if not ids:
+            raise InvalidInputError("a text is empty, at least one token is wanted")
+        return ids
 
     def score(self, prompt: Prompt, continuations: Sequence[Prompt]) -> list[Score]:
         """How likely each of some continuations of a prompt is; the prompt is computed once.

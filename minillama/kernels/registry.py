@@ -50,6 +50,7 @@ class KernelSet:
     mul_mat_rows: Callable[[GGMLType], int]
     store_kv: Mapping[Pair, Kernel]
     attention: Mapping[np.dtype[Any], Kernel]
+    attention_all: Kernel
     attention_items: Callable[[int, int], int]
     attention_scratch: Callable[[int, int], int]
     rms_norm: Kernel
@@ -66,6 +67,7 @@ class KernelSet:
     attention_of_any_kind: Mapping[Pair, Kernel]
     attention_scores: Mapping[Pair, Kernel]
     attention_soft_max: Kernel
+    attention_soft_max_all: Kernel
     attention_outputs: Mapping[Pair, Kernel]
     hadamard: Kernel
     mul_mat_id: Mapping[GGMLType, Kernel]
@@ -117,6 +119,7 @@ def _reference() -> KernelSet:
         mul_mat_rows=lambda _type: 1,
         store_kv=kv_kinds.REFERENCE_STORE_KV,
         attention=attention.ATTENTION,
+        attention_all=attention.ATTENTION_ALL,
         attention_items=attention.attention_items,
         attention_scratch=attention.attention_scratch,
         rms_norm=elementwise.rms_norm,
@@ -133,6 +136,7 @@ def _reference() -> KernelSet:
         attention_of_any_kind=attention_window.ATTENTION_WINDOW,
         attention_scores=attention_parts.ATTENTION_SCORES,
         attention_soft_max=attention_parts.attention_soft_max,
+        attention_soft_max_all=attention_parts.attention_soft_max_all,
         attention_outputs=attention_parts.ATTENTION_OUTPUTS,
         hadamard=hadamard.hadamard,
         mul_mat_id=experts.MUL_MAT_ID,
@@ -172,6 +176,7 @@ def _cpu() -> KernelSet:
         mul_mat_rows=mul_mat.mul_mat_rows,
         store_kv=kv_kinds.store_kv_by_kind(store_kv.STORE_KV),
         attention=attention.ATTENTION,
+        attention_all=attention.ATTENTION_ALL,
         attention_items=attention.attention_items,
         attention_scratch=attention.attention_scratch,
         attention_window=attention.ATTENTION_WINDOW,

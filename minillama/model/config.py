@@ -13,6 +13,8 @@ from minillama.gguf import GGUFFile
 from minillama.model.keys import Keys
 
 ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
+# llama.cpp's numbers of ``pooling_type``.
+POOLINGS = ("none", "mean", "cls", "last", "rank")
 # Architectures whose layers may differ in their numbers of heads and in the width of their feed-forward networks.
 PER_LAYER = ("llama", "deci")
 
@@ -64,6 +66,10 @@ class ModelConfig:
         Experts of a layer, those that each token uses, and values inside one and inside the shared one.
     parallel_residual
         Whether attention and feed-forward network have the same input.
+    n_token_types
+        Rows of the embedding of token types.
+    pooling
+        How the vectors of a text's tokens become its embedding, one of ``POOLINGS``; empty: the file does not say.
     n_ff_arr, n_head_arr, n_head_kv_arr
         ``n_ff``, ``n_head`` and ``n_head_kv`` of each layer, if they differ; see :meth:`layer`.
     """
@@ -102,6 +108,8 @@ class ModelConfig:
     n_ff_exp: int = 0
     n_ff_shexp: int = 0
     parallel_residual: bool = False
+    n_token_types: int = 0
+    pooling: str = ""
     n_ff_arr: tuple[int, ...] = ()
     n_head_arr: tuple[int, ...] = ()
     n_head_kv_arr: tuple[int, ...] = ()
@@ -145,6 +153,8 @@ class Rules:
 
     Attributes
     ----------
+    sees_all
+        It is an encoder: tokens see those after them too.
     layer_norm
         Its norms are LayerNorms, whose epsilon has a key of its own.
     window_period
@@ -173,6 +183,7 @@ class Rules:
         With so many layers, attention is scaled by the width of the model over its heads (the 27B models of Gemma).
     """
 
+    sees_all: bool = False
     layer_norm: bool = False
     window_period: int = 0
     window: int | None = 0
@@ -200,6 +211,7 @@ RULES: Mapping[str, Rules] = {
     "gpt-oss": Rules(window_period=2, window=None, own_experts=True),
     "command-r": Rules(layer_norm=True, logit_scale="maybe"),
     "gptneox": Rules(layer_norm=True, parallel_residual=True),
+    **dict.fromkeys(("bert", "nomic-bert"), Rules(layer_norm=True, sees_all=True)),
     **dict.fromkeys(("gpt2", "starcoder2", "stablelm"), Rules(layer_norm=True)),
 }
 
@@ -236,6 +248,8 @@ def read_config(file: GGUFFile) -> ModelConfig:
         n_rot=keys.integer("rope.dimension_count", head_dim),
         n_ctx_orig=keys.integer("rope.scaling.original_context_length", n_ctx_train),
         parallel_residual=rules.parallel_residual and keys.flag("use_parallel_residual"),
+        n_token_types=file.get("tokenizer.ggml.token_type_count", int, 0),
+        pooling=keys.choice("pooling_type", POOLINGS),
         **sizes,
         **_rope(keys, rules),
         **_windows(keys, rules, n_layer),
@@ -243,6 +257,11 @@ def read_config(file: GGUFFile) -> ModelConfig:
         **_experts(keys, rules),
     )
     _check(config, file)
+    if keys.flag("attention.causal", not rules.sees_all) == rules.sees_all:
+        raise UnsupportedError(
+            f"{keys.path}: attention.causal is {str(rules.sees_all).lower()}, which is not supported in "
+            f"{keys.architecture}"
+        )
     return config
 
 

@@ -14,10 +14,19 @@ from minillama.kernels.types import F32
 
 @dataclass(frozen=True)
 class Family:
-    """How to bind the weights of an architecture, and its forward pass."""
+    """How to bind the weights of an architecture, and its forward pass.
+
+    Attributes
+    ----------
+    bind, forward
+        The functions.
+    is_encoder
+        Every token sees the whole text, and the result is a vector for each instead of logits.
+    """
 
     bind: Callable[..., Any]
     forward: Callable[..., F32]
+    is_encoder: bool
 
 
 @dataclass(frozen=True)
@@ -31,11 +40,14 @@ class Declaration:
         nothing.
     bind, forward
         Arguments of the module's functions of these names.
+    is_encoder
+        As in :class:`Family`.
     """
 
     module: str
     bind: Mapping[str, Any] = field(default_factory=dict)
     forward: Mapping[str, Any] = field(default_factory=dict)
+    is_encoder: bool = False
 
 
 _NORM, _NEOX = {"pairing": "norm"}, {"pairing": "neox"}
@@ -64,6 +76,8 @@ FAMILIES: Mapping[str, Declaration] = {
     "qwen2moe": Declaration("llama", forward={**_NEOX, "normalize": False}),
     "qwen3moe": Declaration("llama", bind=_QK_NORM, forward=_NEOX),
     "gpt-oss": Declaration("gpt_oss"),
+    "bert": Declaration("bert", is_encoder=True),
+    "nomic-bert": Declaration("bert", bind={"is_gated": True}, is_encoder=True),
 }
 
 
@@ -84,4 +98,5 @@ def family(architecture: str) -> Family:
     check_supported(architecture)
     declared = FAMILIES[architecture]
     module = importlib.import_module(f"minillama.model.{declared.module}")
-    return Family(partial(module.bind, **declared.bind), partial(module.forward, **declared.forward))
+    bind, forward = partial(module.bind, **declared.bind), partial(module.forward, **declared.forward)
+    return Family(bind, forward, declared.is_encoder)

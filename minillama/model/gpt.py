@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from minillama.errors import InvalidInputError
 from minillama.kernels.types import F32
 from minillama.model.config import ModelConfig
+from minillama.model.projections import Projections, bind_projections, project
 from minillama.model.rotary import frequency_factors, rotary
 from minillama.model.weights import Binder, bind_fields, bind_output
 from minillama.runtime.batch import Batch
@@ -23,6 +24,7 @@ from minillama.runtime.packed import PackedMatrix
 class GptLayer:
     """Weights of one layer: ``blk.N.<field>.weight`` and ``blk.N.<field>.bias``."""
 
+    projections: Projections
     attn_norm: F32
     attn_norm_bias: F32
     attn_output: PackedMatrix
@@ -33,14 +35,6 @@ class GptLayer:
     ffn_up_bias: F32
     ffn_down: PackedMatrix
     ffn_down_bias: F32
-    attn_qkv: PackedMatrix | None = None
-    attn_qkv_bias: F32 | None = None
-    attn_q: PackedMatrix | None = None
-    attn_q_bias: F32 | None = None
-    attn_k: PackedMatrix | None = None
-    attn_k_bias: F32 | None = None
-    attn_v: PackedMatrix | None = None
-    attn_v_bias: F32 | None = None
 
 
 @dataclass(frozen=True)
@@ -91,12 +85,7 @@ def bind(
 
 
 def _bind_layer(binder: Binder, config: ModelConfig, i: int, *, fused: bool) -> GptLayer:
-    n_embd, n_ff = config.n_embd, config.n_ff
-    n_q, n_kv = config.n_head * config.head_dim, config.n_head_kv * config.head_dim
-    if fused:
-        projections = {"attn_qkv": (n_q + 2 * n_kv, n_embd)}
-    else:
-        projections = {"attn_q": (n_q, n_embd), "attn_k": (n_kv, n_embd), "attn_v": (n_kv, n_embd)}
+    n_embd, n_ff, n_q = config.n_embd, config.n_ff, config.n_head * config.head_dim
     shapes: dict[str, tuple[int, ...]] = {
         "attn_norm": (n_embd,),
         "attn_output": (n_embd, n_q),
@@ -104,7 +93,8 @@ def _bind_layer(binder: Binder, config: ModelConfig, i: int, *, fused: bool) -> 
         "ffn_up": (n_ff, n_embd),
         "ffn_down": (n_embd, n_ff),
     }
-    return bind_fields(binder, GptLayer, f"blk.{i}.", {**shapes, **projections}, required=tuple(projections))
+    projections = bind_projections(binder, config, i, fused=fused)
+    return bind_fields(binder, GptLayer, f"blk.{i}.", shapes, projections=projections)
 
 
 def forward(ops: Operations, w: GptWeights, config: ModelConfig, batch: Batch, *, rotate: bool = True) -> F32:
@@ -119,7 +109,7 @@ def forward(ops: Operations, w: GptWeights, config: ModelConfig, batch: Batch, *
     for i, blk in enumerate(w.blk):
         with ops.block(i):
             h = ops.layer_norm(x, blk.attn_norm, blk.attn_norm_bias, eps, name="attn_norm")  # [T, n_embd]
-            q, k, v = _projections(ops, blk, h, config)  # [T, n_head * d], [T, n_head_kv * d], [T, n_head_kv * d]
+            q, k, v = project(ops, blk.projections, h, config)  # [T, n_head * d], [T, n_head_kv * d] twice
             if rotate:
                 q = ops.rope(q, angles, n_head, "neox", name="q_rope")  # [T, n_head * d]
                 k = ops.rope(k, angles, n_head_kv, "neox", name="k_rope")  # [T, n_head_kv * d]
@@ -136,22 +126,6 @@ def forward(ops: Operations, w: GptWeights, config: ModelConfig, batch: Batch, *
                 x = ops.add(_feed_forward(ops, blk, x, eps), x, name="l_out")  # [T, n_embd]
     x = ops.layer_norm(x, w.output_norm, w.output_norm_bias, eps, name="result_norm")  # [n_outputs, n_embd]
     return ops.mul_mat(x, w.output, name="result_output")  # [n_outputs, n_vocab]
-
-
-def _projections(ops: Operations, blk: GptLayer, h: F32, config: ModelConfig) -> tuple[F32, F32, F32]:
-    """Queries, keys and values."""
-    n_q, n_kv = config.n_head * config.head_dim, config.n_head_kv * config.head_dim
-    if blk.attn_q is not None and blk.attn_k is not None and blk.attn_v is not None:
-        q = ops.linear(h, blk.attn_q, blk.attn_q_bias, name="q")  # [T, n_head * d]
-        k = ops.linear(h, blk.attn_k, blk.attn_k_bias, name="k")  # [T, n_head_kv * d]
-        v = ops.linear(h, blk.attn_v, blk.attn_v_bias, name="v")  # [T, n_head_kv * d]
-        return q, k, v
-    assert blk.attn_qkv is not None  # one or the other is required when weights are bound
-    qkv = ops.linear(h, blk.attn_qkv, blk.attn_qkv_bias, name="wqkv")  # [T, (n_head + 2 * n_head_kv) * d]
-    q = ops.columns(qkv, 0, n_q, name="q")  # [T, n_head * d]
-    k = ops.columns(qkv, n_q, n_kv, name="k")  # [T, n_head_kv * d]
-    v = ops.columns(qkv, n_q + n_kv, n_kv, name="v")  # [T, n_head_kv * d]
-    return q, k, v
 
 
 def _feed_forward(ops: Operations, blk: GptLayer, x: F32, eps: float) -> F32:

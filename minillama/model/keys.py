@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from minillama.errors import GGUFError, UnsupportedError
@@ -79,6 +81,16 @@ class Keys:
         """A truth value."""
         full = self._name(key)
         return self._file.get(full, bool) if default is None else self._file.get(full, bool, default)
+
+    def choice(self, key: str, names: Sequence[str]) -> str:
+        """One of some names, by its number; empty if the key is missing."""
+        full = self._name(key)
+        if full not in self._file.metadata:
+            return ""
+        number = self._file.get(full, int)
+        if not 0 <= number < len(names):
+            raise GGUFError(f"{full} is {number}, a number below {len(names)} is wanted", path=self.path)
+        return names[number]
 
     def text(self, key: str, default: str) -> str:
         """A string."""

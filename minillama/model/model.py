@@ -12,7 +12,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from minillama.errors import InvalidInputError
+from minillama.errors import InvalidInputError, UnsupportedError
 from minillama.gguf import GGUFFile
 from minillama.gguf import open as open_gguf
 from minillama.kernels.registry import KernelSet, kernel_set
@@ -29,7 +29,7 @@ from minillama.runtime.deferred import Deferred, ValueInfo, outline
 from minillama.runtime.eager import Eager
 from minillama.runtime.kv_cache import KVCache
 from minillama.runtime.low_rank import Scaled
-from minillama.runtime.operations import Operations
+from minillama.runtime.operations import Operations, Reached
 from minillama.runtime.probe import Probe, Watcher, probe_of
 from minillama.runtime.resume import Resumed
 from minillama.runtime.threads import ThreadTeam
@@ -87,6 +87,10 @@ class Model:
         self.config = read_config(file)
         self.metadata: Mapping[str, Any] = file.metadata
         self._file = file
+        if self._family.is_encoder and kv_type != "f32":
+            raise InvalidInputError(
+                f"kv_type is {kv_type!r}: {self.config.architecture} keeps no cache, only f32 is known"
+            )
         self.n_ctx = _context(n_ctx, self.config.n_ctx_train, extend_context)
         self.backend = backend
         kernels, team = kernel_set(backend), ThreadTeam(threads)
@@ -195,6 +199,7 @@ class Model:
         ContextFullError
             There are more than ``n_ctx`` ids.
         """
+        self.check_makes_text()
         logits = self.forward(ids, self.new_cache(adapters=adapters), logits="all")
         assert logits is not None  # "all" always returns some
         return logits
@@ -216,7 +221,8 @@ class Model:
         cache
             The sequence so far. After an error, Ctrl-C included, it is as it was before the call.
         logits
-            ``"all"``: float32 [n_tokens, n_vocab]; ``"last"``: float32 [n_vocab]; None: nothing is returned.
+            ``"all"``: float32 [n_tokens, n_vocab]; ``"last"``: float32 [n_vocab]; None: nothing is returned. Encoders
+            have no logits: these are the vectors of their tokens, n_embd numbers each.
         watch
             Called as ``watch(name, value)`` with every named value of the pass, of each chunk of a long prompt; or a
             probe, which says what it wants and may replace values.
@@ -236,9 +242,10 @@ class Model:
         parts = []
         before = len(cache)
         try:
-            for first in range(0, len(tokens), CHUNK):
-                chunk = tokens[first : first + CHUNK]
-                wanted = logits if logits == "all" or first + CHUNK >= len(tokens) else None
+            size = len(tokens) if self._family.is_encoder else CHUNK  # an encoder's tokens see those after them
+            for first in range(0, len(tokens), size):
+                chunk = tokens[first : first + size]
+                wanted = logits if logits == "all" or first + size >= len(tokens) else None
                 # Room for all of the prompt is asked for at the first chunk: a text that does not fit computes nothing.
                 parts.append(self._pass([chunk], [cache], wanted, probe, reserve=[len(tokens) - first]))
         except BaseException:
@@ -247,6 +254,19 @@ class Model:
         if logits is None:
             return None
         return np.concatenate(parts) if logits == "all" else parts[-1][0]
+
+    @property
+    def is_encoder(self) -> bool:
+        """Whether tokens see those after them, and the result is a vector for each instead of logits."""
+        return self._family.is_encoder
+
+    def check_makes_text(self) -> None:
+        """Raise an UnsupportedError if the model is an encoder."""
+        if self._family.is_encoder:
+            raise UnsupportedError(
+                f"{self.config.architecture} is an encoder: it makes no text, but embeddings "
+                "(model.embed, minillama embed)"
+            )
 
     def forward_batch(
         self,
@@ -379,6 +399,24 @@ class Model:
         batch = Batch.of([tokens], [cache], logits)
         return self._driver.recorded(self._forward, batch), batch
 
+    def hidden(self, ids: Sequence[Sequence[int] | npt.ArrayLike], caches: Sequence[KVCache]) -> list[F32]:
+        """The vectors that the head takes (``result_norm``), or those of an encoder's tokens; the head is not computed.
+
+        Parameters
+        ----------
+        ids, caches
+            As for :meth:`forward_batch`.
+
+        Returns
+        -------
+        list of array
+            Of each sequence, float32 [n_tokens, n_embd].
+        """
+        tokens = [self._checked_ids(part) for part in ids]
+        n_tokens = [len(part) for part in tokens]
+        until = "" if self._family.is_encoder else "result_norm"
+        return np.split(self._pass(tokens, caches, "all", None, n_tokens, until), np.cumsum(n_tokens)[:-1])
+
     def _pass(
         self,
         ids: Sequence[I64],
@@ -386,6 +424,7 @@ class Model:
         outputs: str | None,
         probe: Probe | None,
         reserve: Sequence[int],
+        until: str = "",
     ) -> F32:
         if outputs not in ("all", "last", None):
             raise InvalidInputError(f"logits is {outputs!r}, 'all', 'last' or None is wanted")
@@ -394,7 +433,7 @@ class Model:
             try:
                 for cache, n_tokens in zip(caches, reserve, strict=True):
                     cache.reserve(n_tokens)
-                batch = Batch.of(ids, caches, outputs)
+                batch = Batch.of(ids, caches, outputs, until)
                 if probe is not None:
                     probe.start(batch)
                 values = self._driver.run(self._forward, batch, probe)
@@ -412,12 +451,17 @@ class Model:
         self._file.check()
         if any(cache.pool is not self._caches.pool for cache in caches):
             raise InvalidInputError("the cache was made by another model; use new_cache() of this one")
+        if self._family.is_encoder and any(map(len, caches)):
+            raise InvalidInputError("an encoder's text cannot be continued: its tokens see those after them")
         for adapter in {adapter for cache in caches for adapter, _ in cache.adapters}:
             adapter.check()
 
     def _forward(self, ops: Operations, batch: Batch) -> F32:
-        with ops.adapted(batch):
-            return self._family.forward(ops, self._bound, self.config, batch)
+        with ops.working_on(batch):
+            try:
+                return self._family.forward(ops, self._bound, self.config, batch)
+            except Reached as reached:
+                return reached.value
 
     def _checked_ids(self, ids: Sequence[int] | npt.ArrayLike) -> I64:
         tokens = np.asarray(ids)

@@ -27,6 +27,8 @@ class Batch:
         Token ids, int64 [n_tokens].
     position
         Position of each token in its sequence, int64 [n_tokens].
+    last
+        Position of the last token of each token's sequence, int64 [n_tokens].
     sequence
         Row of ``table`` that each token belongs to, int64 [n_tokens].
     table
@@ -37,15 +39,19 @@ class Batch:
         Where the blocks are.
     adapters
         Adapters of each sequence, and their scales.
+    until
+        Name of the value at which the pass ends, and which is its result; empty: the last.
     """
 
     ids: I64
     position: I64
+    last: I64
     sequence: I64
     table: I64
     outputs: I64
     pool: BlockPool
-    adapters: tuple[tuple[Scaled, ...], ...] = ()
+    adapters: tuple[tuple[Scaled, ...], ...]
+    until: str = ""
 
     @property
     def n_tokens(self) -> int:
@@ -78,7 +84,7 @@ class Batch:
         return tuple((s.adapters, s.tokens.stop, s.outputs.stop) for s in self.stretches)
 
     @classmethod
-    def of(cls, ids: Sequence[I64], caches: Sequence[KVCache], outputs: str | None) -> Batch:
+    def of(cls, ids: Sequence[I64], caches: Sequence[KVCache], outputs: str | None, until: str = "") -> Batch:
         """Lay tokens of several sequences side by side; room for them is already reserved in the caches.
 
         Parameters
@@ -89,6 +95,8 @@ class Batch:
             Where each sequence's keys and values go; all from one pool.
         outputs
             ``"all"``, ``"last"`` (of each sequence) or None.
+        until
+            Where the pass ends.
         """
         lengths = np.array([len(part) for part in ids], np.int64)
         ends = np.cumsum(lengths)
@@ -101,9 +109,11 @@ class Batch:
         return cls(
             ids=np.concatenate(ids),
             position=np.concatenate([np.arange(len(c), len(c) + n) for c, n in zip(caches, lengths, strict=True)]),
+            last=np.repeat([len(c) + n - 1 for c, n in zip(caches, lengths, strict=True)], lengths),
             sequence=np.repeat(np.arange(len(caches)), lengths),
             table=table,
             outputs=wanted[outputs],
             pool=caches[0].pool,
             adapters=tuple(cache.adapters for cache in caches),
+            until=until,
         )

@@ -133,7 +133,7 @@ class Captured:
         """The pass for batches like this one, and for probes of these values, recorded now if it has not been."""
         pool = batch.pool
         size = batch.n_tokens, *batch.table.shape, len(batch.outputs)
-        shape = (reads, changes, batch.adapted, *size, id(pool), pool.n_blocks)
+        shape = (reads, changes, batch.until, batch.adapted, *size, id(pool), pool.n_blocks)
         if shape not in self._plans:
             # Keys and values have moved when the pool has grown: plans that point to the old memory are dropped.
             for other in [other for other in self._plans if other[-2:] != shape[-2:]]:
@@ -236,4 +236,4 @@ def _seen(name: str, array: npt.NDArray[Any], batch: Batch) -> npt.NDArray[Any]:
     return array[..., : batch.n_kv] if is_attention(name) else array
 
 
-_BATCH_ARRAYS = ("ids", "position", "sequence", "table", "outputs")
+_BATCH_ARRAYS = ("ids", "position", "last", "sequence", "table", "outputs")

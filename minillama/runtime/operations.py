@@ -33,6 +33,17 @@ _NO_SINKS = np.zeros(0, np.float32)
 _NO_MASK = np.zeros((0, 0), np.float32)
 _ZERO = np.float32(0)
 
+# Of attention: window, softcap, sinks.
+_Limits = tuple[int, np.float32, F32]
+
+
+class Reached(Exception):  # noqa: N818 - no error: the pass has come to where it is to end
+    """The value at which a pass ends has been made."""
+
+    def __init__(self, value: F32) -> None:
+        super().__init__()
+        self.value = value
+
 
 class Operations(ABC):
     """What a forward pass can do.
@@ -50,7 +61,7 @@ class Operations(ABC):
         self._activated: tuple[F32, dict[GGMLType, U8]] | None = None
         self._keeps_activated = False
         self._stretches: tuple[Stretch, ...] = ()
-        self._n_tokens = 0
+        self._n_tokens, self._until = 0, ""
 
     @abstractmethod
     def _empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
@@ -82,16 +93,25 @@ class Operations(ABC):
             self._prefix, self._keeps_activated, self._activated = "", False, None
 
     @contextmanager
-    def adapted(self, batch: Batch) -> Iterator[None]:
-        """Products inside are of this batch, with the low-rank updates of its sequences' adapters."""
-        self._stretches, self._n_tokens = batch.stretches, batch.n_tokens
+    def working_on(self, batch: Batch) -> Iterator[None]:
+        """Operations inside are a pass over this batch, with its sequences' adapters, up to its last value.
+
+        Raises
+        ------
+        Reached
+            That value was made; it is in the exception.
+        """
+        self._stretches, self._n_tokens, self._until = batch.stretches, batch.n_tokens, batch.until
         try:
             yield
         finally:
-            self._stretches = ()
+            self._stretches, self._until = (), ""
 
     def _named(self, name: str, value: F32) -> F32:
-        return self._result(self._prefix + name, value)
+        value = self._result(self._prefix + name, value)
+        if self._until == self._prefix + name:
+            raise Reached(value)
+        return value
 
     def _run(self, name: str, kernel: Kernel, n_items: int, *arguments: Any, **details: int) -> None:
         if n_items:
@@ -375,7 +395,7 @@ class Operations(ABC):
 
     def attention(
         self, q: F32, k: F32, v: F32, batch: Batch, layer: int, n_head: int, scale: np.float32, *, name: str,
-        window: int = 0, softcap: float = 0.0, sinks: F32 | None = None,
+        window: int = 0, softcap: float = 0.0, sinks: F32 | None = None, sees_all: bool = False,
     ) -> F32:  # fmt: skip
         """Store keys and values in the cache, then attend: float32 [n_tokens, n_head * value_dim].
 
@@ -399,6 +419,8 @@ class Operations(ABC):
             Cap of the products, before they are scaled; 0: none.
         sinks
             A score for each head that takes part in the softmax and has no value, float32 [n_head].
+        sees_all
+            Tokens see those after them too, as in encoders; of float32 caches, without window, cap and sinks.
         """
         pool = batch.pool
         q, k = (self.hadamard(x, pool.key_rotation(layer), name=name) for x in (q, k))
@@ -407,7 +429,7 @@ class Operations(ABC):
         place = (batch.table, batch.sequence, batch.position)
         store_kv = self.kernels.store_kv[pool.kind]
         self._run(STORE, store_kv, batch.n_tokens, k, v, *place, keys, values, work_per_item=4 * k.shape[1])
-        limits = window, np.float32(softcap), _NO_SINKS if sinks is None else sinks
+        limits = None if sees_all else (window, np.float32(softcap), _NO_SINKS if sinks is None else sinks)
         out = self._attend(q, batch, layer, n_head, scale, limits, name)
         return self._named(name, self.hadamard(out, pool.value_rotation(layer), name=name))
 
@@ -420,27 +442,28 @@ class Operations(ABC):
         return out
 
     def _attend(
-        self, q: F32, batch: Batch, layer: int, n_head: int, scale: np.float32, limits: tuple[int, np.float32, F32],
-        name: str,
+        self, q: F32, batch: Batch, layer: int, n_head: int, scale: np.float32, limits: _Limits | None, name: str,
     ) -> F32:  # fmt: skip
-        """Attention to what the cache holds, by the kernel for such caches and limits (window, softcap, sinks)."""
-        pool, (window, softcap, sinks) = batch.pool, limits
+        """Attention to what the cache holds, by the kernel for such caches and limits; None: every token sees all."""
+        pool = batch.pool
         keys, values, value_dim = pool.keys[layer], pool.values[layer], pool.shapes[layer][2]
         if any(self._wants(self._prefix + part) for part in (SCORES, PATTERN)):
             return self._attend_in_parts(q, batch, layer, n_head, scale, limits, name)
         out = self._empty((batch.n_tokens, n_head * value_dim))
-        cached: tuple[Any, ...] = (q, keys, values, batch.table, batch.sequence, batch.position, n_head, scale)
+        seen = batch.last if limits is None else batch.position
+        cached: tuple[Any, ...] = (q, keys, values, batch.table, batch.sequence, seen, n_head, scale)
         longest = BLOCK * batch.table.shape[1]
         work = 2 * batch.n_kv * q.shape[1] * batch.n_tokens
-        # A plan fits every text that its table of blocks has room for; none is longer than such a window.
-        sees_all = (not window or window >= longest) and not softcap and not len(sinks)
-        if not isinstance(pool.kind, np.dtype):
+        n_items = self.kernels.attention_items(batch.n_tokens, n_head)
+        scratch = self.kernels.attention_scratch(longest, q.shape[1] // n_head)
+        if limits is None:
+            kernel = self.kernels.attention_all
+        elif not isinstance(pool.kind, np.dtype):
             kernel, n_items = self.kernels.attention_of_any_kind[pool.kind], batch.n_tokens * n_head
             scratch = attention_window_scratch(longest, q.shape[1] // n_head, value_dim)
             cached += limits
-        elif sees_all:
-            kernel, n_items = self.kernels.attention[pool.kind], self.kernels.attention_items(batch.n_tokens, n_head)
-            scratch = self.kernels.attention_scratch(longest, q.shape[1] // n_head)
+        elif _limits_nothing(limits, longest):
+            kernel = self.kernels.attention[pool.kind]
         else:
             kernel = self.kernels.attention_window[pool.kind]
             n_items = self.kernels.attention_window_items(batch.n_tokens, n_head)
@@ -450,23 +473,30 @@ class Operations(ABC):
         return out
 
     def _attend_in_parts(
-        self, q: F32, batch: Batch, layer: int, n_head: int, scale: np.float32, limits: tuple[int, np.float32, F32],
-        name: str,
+        self, q: F32, batch: Batch, layer: int, n_head: int, scale: np.float32, limits: _Limits | None, name: str,
     ) -> F32:  # fmt: skip
         """Attention whose products and weights, float32 [n_tokens, n_head, n_kv], are values of their own."""
         pool, n_items = batch.pool, batch.n_tokens * n_head
-        place = (batch.table, batch.sequence, batch.position)
+        seen = batch.last if limits is None else batch.position
+        place = (batch.table, batch.sequence, seen)
         shape, work = (batch.n_tokens, n_head, self._n_kv(batch)), batch.n_kv * (q.shape[1] // n_head)
         scores, kernel = self._empty(shape), self.kernels.attention_scores[pool.key_format.kind]
         self._run(SCORES, kernel, n_items, q, pool.keys[layer], *place, n_head, scores, work_per_item=work)
         scores = self._named(SCORES, scores)
-        weights, softmax = self._empty(shape), self.kernels.attention_soft_max
-        self._run(PATTERN, softmax, n_items, scores, batch.position, n_head, scale, *limits, weights)
+        weights = self._empty(shape)
+        softmax = self.kernels.attention_soft_max_all if limits is None else self.kernels.attention_soft_max
+        self._run(PATTERN, softmax, n_items, scores, seen, n_head, scale, *(limits or ()), weights)
         weights = self._named(PATTERN, weights)
         out = self._empty((batch.n_tokens, n_head * pool.shapes[layer][2]))
         kernel = self.kernels.attention_outputs[pool.value_format.kind]
         self._run(name, kernel, n_items, weights, pool.values[layer], *place, n_head, out, work_per_item=work)
         return out
+
+
+def _limits_nothing(limits: _Limits, longest: int) -> bool:
+    """Whether tokens see all before them: a plan fits texts of up to ``longest`` positions, and no longer ones."""
+    window, softcap, sinks = limits
+    return (not window or window >= longest) and not softcap and not len(sinks)
 
 
 def _flat(x: F32) -> F32:

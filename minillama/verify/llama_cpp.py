@@ -92,6 +92,12 @@ class LlamaCpp:
         saved = self._saved({"task": "logits", "ids": [list(part) for part in ids], **_settings(model, **settings)})
         return [saved[str(i)] for i in range(len(ids))]
 
+    def embed(self, model: Path, ids: Sequence[Sequence[int]], *, pooling: int = -1, **settings: Any) -> list[F32]:
+        """Vectors of texts, by a number of llama.cpp's poolings (-1: the model's own); not normalized."""
+        request = {"task": "embed", "ids": [list(part) for part in ids], "pooling": pooling}
+        saved = self._saved({**request, **_settings(model, **settings)})
+        return [saved[str(i)] for i in range(len(ids))]
+
     def tensors(self, model: Path, ids: Sequence[int], **settings: Any) -> dict[str, F32]:
         """Every float32 tensor of an evaluation, in graph order; a name that occurs again gets ``#1``, ``#2``, ..."""
         return self._saved({"task": "tensors", "ids": [list(ids)], **_settings(model, **settings)})

@@ -8,6 +8,7 @@ a JSON object with a ``task``:
 - ``evaluate``: for each text, ids of the prompt and of its greedy continuation, and a hash of every position's logits.
 - ``logits``: full logits of every position of each list of ids, saved as .npz.
 - ``tensors``: every float32 tensor of the evaluation of one list of ids, saved as .npz in graph order.
+- ``embed``: vectors of each list of ids, with ``pooling`` (a number of llama.cpp's, -1: the model's own), as .npz.
 - ``time``: load, compute ``ids``, then time a run for each line of standard input and answer with a line.
 """
 
@@ -18,6 +19,7 @@ import hashlib
 import json
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import llama_cpp
@@ -103,6 +105,8 @@ class Session:
         kv_types = request["kv_type"].split(",")  # one for both, or keys' and values'
         params.type_k, params.type_v = KV_TYPES[kv_types[0]], KV_TYPES[kv_types[-1]]
         params.flash_attn_type = request.get("flash_attention", 0)
+        if "pooling" in request:
+            params.embeddings, params.pooling_type = True, request["pooling"]
         if recorder is not None:
             params.cb_eval = recorder.callback
         self.context = llama_cpp.llama_init_from_model(self.model, params)
@@ -136,6 +140,20 @@ class Session:
     def decode(self, ids: list[int], first: int, wanted: str = "all") -> np.ndarray:
         """Logits of all or the last of ``ids``, at positions ``first`` and on: float32 [n, n_vocab]."""
         outputs = range(len(ids)) if wanted == "all" else [len(ids) - 1]
+        self._decode(ids, first, outputs)
+        rows = (llama_cpp.llama_get_logits_ith(self.context, i) for i in outputs)
+        return np.stack([np.ctypeslib.as_array(row, (self.n_vocab,)) for row in rows])
+
+    def embed(self, ids: list[int]) -> np.ndarray:
+        """The vector of a text, float32 [n_embd], or without pooling those of its tokens, [n_tokens, n_embd]."""
+        self._decode(ids, 0, range(len(ids)))
+        shape = (llama_cpp.llama_model_n_embd(self.model),)
+        if llama_cpp.llama_pooling_type(self.context) != llama_cpp.LLAMA_POOLING_TYPE_NONE:
+            return np.ctypeslib.as_array(llama_cpp.llama_get_embeddings_seq(self.context, 0), shape).copy()
+        rows = (llama_cpp.llama_get_embeddings_ith(self.context, i) for i in range(len(ids)))
+        return np.stack([np.ctypeslib.as_array(row, shape) for row in rows])
+
+    def _decode(self, ids: list[int], first: int, outputs: Sequence[int]) -> None:
         batch = llama_cpp.llama_batch_init(len(ids), 0, 1)
         batch.n_tokens = len(ids)
         for i, token in enumerate(ids):
@@ -144,8 +162,6 @@ class Session:
         if llama_cpp.llama_decode(self.context, batch):
             sys.exit("llama_decode failed")
         llama_cpp.llama_batch_free(batch)
-        rows = (llama_cpp.llama_get_logits_ith(self.context, i) for i in outputs)
-        return np.stack([np.ctypeslib.as_array(row, (self.n_vocab,)) for row in rows])
 
 
 def position_hash(logits: np.ndarray) -> str:
@@ -214,6 +230,16 @@ def task_logits(request: dict[str, Any]) -> None:
     for i, ids in enumerate(request["ids"]):
         session.clear()
         answers[str(i)] = session.decode(ids, 0)
+    np.savez(request["save"], **answers)  # type: ignore[arg-type]
+
+
+def task_embed(request: dict[str, Any]) -> None:
+    """Save the vectors of lists of ids."""
+    session = Session(request, context_size(max(len(ids) for ids in request["ids"])), None)
+    answers = {}
+    for i, ids in enumerate(request["ids"]):
+        session.clear()
+        answers[str(i)] = session.embed(ids)
     np.savez(request["save"], **answers)  # type: ignore[arg-type]
 
 

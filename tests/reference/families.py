@@ -21,7 +21,8 @@ from minillama.model.families import FAMILIES as SUPPORTED
 from minillama.model.model import Model
 from minillama.verify import LlamaCpp
 from tests.reference.build_llama_cpp import FLAGS, VERSION, ensure
-from tests.tiny_families import CASES, FAMILIES, file_hash
+from tests.reference.embeddings import TEXTS
+from tests.tiny_families import CASES, ENCODERS, FAMILIES, file_hash
 
 PATH = Path(__file__).with_name("families.json")
 TABLE = Path(__file__).parents[2] / "docs" / "families.md"
@@ -35,7 +36,8 @@ Made by `python -m tests.reference.families`; do not edit. Each row is a tiny ra
 llama.cpp's baseline build: llama-cpp-python {VERSION}, flash attention off, f32 cache, `swa_full` (its default: layers
 with a sliding window keep every position, in order). The difference is the largest of any logit at any position of
 prompt and continuation; greedy is how many of {N_PREDICT} tokens agree. Rows of one architecture differ in what is
-switched on.
+switched on. Of encoders (bert, nomic-bert) the vectors of all tokens of eight texts are compared
+(tests/reference/test_embeddings.py has every pooling).
 
 Any other architecture is refused with an `UnsupportedError` that lists these: {", ".join(SUPPORTED)}.
 
@@ -99,6 +101,19 @@ def measure(llama: LlamaCpp, name: str, types: str) -> Measured:
     )
 
 
+def encoder_row(llama: LlamaCpp, name: str, types: str) -> str:
+    """The row of an encoder: vectors of all tokens of some texts."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = ENCODERS[name].write(Path(folder) / "tiny.gguf", types)
+        theirs, model = np.concatenate(llama.embed(path, TEXTS, pooling=0)), Model(gguf.open(path))
+        ours = np.concatenate([vectors for text in TEXTS for vectors in model.hidden([text], [model.new_cache()])])
+    tiny, n_equal = ENCODERS[name], int((ours.view(np.uint32) == theirs.view(np.uint32)).all(axis=1).sum())
+    return (
+        f"| {name} | {tiny.architecture} | {tiny.features} | {types} | {n_equal} of {len(theirs)} "
+        f"| {np.abs(ours - theirs).max():g} | no text |"
+    )
+
+
 def main() -> None:
     """Measure, and write recording and table."""
     llama = LlamaCpp(ensure("baseline"))
@@ -110,7 +125,8 @@ def main() -> None:
     made_with = {"llama-cpp-python": VERSION, "cmake_args": FLAGS["baseline"], "flash_attention": "off"}
     lines = ",\n".join(json.dumps(m.recording) for m in measured)
     PATH.write_text(f'{{"made_with": {json.dumps(made_with)},\n"runs": [\n{lines}\n]}}\n')
-    TABLE.write_text(_INTRODUCTION + "\n".join(m.row() for m in measured) + "\n")
+    encoders = [encoder_row(llama, name, types) for name, tiny in ENCODERS.items() for types in tiny.types]
+    TABLE.write_text(_INTRODUCTION + "\n".join([*(m.row() for m in measured), *encoders]) + "\n")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from minillama.verify.logits import first_difference
 from tests.reference.build_llama_cpp import ensure
 from tests.reference.families import N_PREDICT, PATH, TABLE, TEXT, greedy
 from tests.reference.test_logits import assert_same_positions, hashes_in_chunks, position_hashes
-from tests.tiny_families import CASES, FAMILIES, file_hash
+from tests.tiny_families import CASES, ENCODERS, FAMILIES, file_hash
 
 RECORDED = {(run["family"], run["types"]): run for run in json.loads(PATH.read_text())["runs"]}
 EVERY_CASE = pytest.mark.parametrize(("name", "types"), CASES)
@@ -43,10 +43,12 @@ def baseline() -> LlamaCpp:
 
 
 def test_every_architecture_is_measured() -> None:
-    assert {tiny.architecture for tiny in FAMILIES.values()} == set(SUPPORTED)
+    decoders = {name for name, declared in SUPPORTED.items() if not declared.is_encoder}
+    assert {tiny.architecture for tiny in FAMILIES.values()} == decoders
     assert set(RECORDED) == set(CASES)
     rows = [line for line in TABLE.read_text().splitlines() if line.startswith("| ")][2:]
-    assert [tuple(row.split(" | ")[i].strip("| ") for i in (0, 3)) for row in rows] == CASES
+    encoders = [(name, types) for name, tiny in ENCODERS.items() for types in tiny.types]
+    assert [tuple(row.split(" | ")[i].strip("| ") for i in (0, 3)) for row in rows] == CASES + encoders
 
 
 @EVERY_CASE

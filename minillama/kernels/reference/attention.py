@@ -7,7 +7,8 @@ The cache of a layer is two arrays of blocks of ``BLOCK`` positions::
 
 float32, or uint16 holding the bits of halves. ``table`` int64 [n_sequences, n] names the block of a sequence's
 positions ``BLOCK * i`` and on. ``sequence`` and ``position`` (int64 [n_tokens]) say where each token of the batch
-belongs; token t sees positions 0 to ``position[t]`` of its sequence.
+belongs; token t sees positions 0 to ``position[t]`` of its sequence. Kernels for encoders are given the position of
+the last token of its sequence instead: every token sees all.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy.typing as npt
 
 from minillama.kernels.bits import float_to_half, half_to_float
 from minillama.kernels.jit import Kernel, jit
-from minillama.kernels.reference.libm import exp_lane
+from minillama.kernels.reference.libm import exp_lane, expf
 from minillama.kernels.types import F32, I64, U8
 
 BLOCK = 64
@@ -100,6 +101,30 @@ def soft_max(scores: F32, n: int, scale: np.float32) -> None:
         scores[j] = scores[j] * inverse
 
 
+@jit
+def soft_max_all(scores: F32, n: int, scale: np.float32) -> None:
+    """As :func:`soft_max` where llama.cpp does not pad the row (encoders have no cache).
+
+    The last n mod 4 exponentials are then libm's, and are added one by one.
+    """
+    largest = np.float32(-np.inf)
+    for j in range(n):
+        scores[j] = scores[j] * scale
+        largest = max(largest, scores[j])
+    total = np.float64(0)
+    for j in range(0, n - n % 4, 4):
+        for lane in range(4):
+            scores[j + lane] = exp_lane(np.float32(scores[j + lane] - largest))
+        low, high = np.float32(scores[j] + scores[j + 1]), np.float32(scores[j + 2] + scores[j + 3])
+        total += np.float64(np.float32(low + high))
+    for j in range(n - n % 4, n):
+        scores[j] = expf(np.float32(scores[j] - largest))
+        total += np.float64(scores[j])
+    inverse = np.float32(np.float64(1) / total)
+    for j in range(n):
+        scores[j] = scores[j] * inverse
+
+
 def make_scores(dtype: np.dtype[Any]) -> Kernel:
     """Products of a query with the keys of a head."""
     store, load = STORE[dtype], LOAD[dtype]
@@ -136,7 +161,7 @@ def make_outputs(dtype: np.dtype[Any]) -> Kernel:
     return outputs_of_head
 
 
-def make_attention(name: str, scores_of_head: Kernel, outputs_of_head: Kernel) -> Kernel:
+def make_attention(name: str, scores_of_head: Kernel, outputs_of_head: Kernel, soft_max: Kernel = soft_max) -> Kernel:
     """Attention out of its two products; between them is the softmax."""
 
     @jit(name=name)
@@ -174,3 +199,5 @@ STORE_KV: dict[np.dtype[Any], Kernel] = {dtype: _make_store_kv(dtype) for dtype 
 ATTENTION: dict[np.dtype[Any], Kernel] = {
     dtype: make_attention(f"attention_{SUFFIX[dtype]}", make_scores(dtype), make_outputs(dtype)) for dtype in STORE
 }
+# The same, of encoders: position is that of the last token of each token's sequence, and the cache is float32.
+ATTENTION_ALL = make_attention("attention_all", make_scores(_FLOAT), make_outputs(_FLOAT), soft_max_all)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from minillama.kernels.jit import Kernel, jit
-from minillama.kernels.reference.attention import BLOCK, Cache
+from minillama.kernels.reference.attention import BLOCK, Cache, soft_max_all
 from minillama.kernels.reference.attention_window import soft_max_window
 from minillama.kernels.reference.fdlibm import tanhf
 from minillama.kernels.reference.kv_kinds import (
@@ -65,6 +65,20 @@ def attention_soft_max(
         for j in range(begin, end):
             row[j] = _F(tanhf(_F(scores[t, head, j] * inverse_cap)) * cap) if cap else scores[t, head, j]
         soft_max_window(row, begin, end, scale, sinks[head] if len(sinks) else _F(-np.inf))
+
+
+@jit(name="attention_soft_max_all")
+def attention_soft_max_all(
+    scores: F32, last: I64, n_head: int, scale: np.float32, out: F32, start: int, stop: int
+) -> None:
+    """``ggml_soft_max_ext`` of encoders: every token sees its whole sequence, up to position ``last``."""
+    for item in range(start, stop):
+        t, head = item // n_head, item % n_head
+        n, row = last[t] + 1, out[t, head]
+        row[:] = _F(0)
+        for j in range(n):
+            row[j] = scores[t, head, j]
+        soft_max_all(row, n, scale)
 
 
 def _make_attention_outputs(kind: Kind) -> Kernel:

@@ -17,7 +17,7 @@ from minillama.kernels.jit import Kernel, jit
 from minillama.kernels.reference.attention import BLOCK, SUFFIX, Cache
 from minillama.kernels.simd.floats import load_f64x16, round_to_half
 from minillama.kernels.simd.panels import ADD_PANEL, LANES, PANEL, PANEL_BYTES, STEPS
-from minillama.kernels.simd.softmax import cap_scores, soft_max
+from minillama.kernels.simd.softmax import cap_scores, soft_max, soft_max_all
 from minillama.kernels.simd.vectors import store, to_f32
 from minillama.kernels.types import F32, F64, I64, U8
 
@@ -135,10 +135,10 @@ def _make_outputs(dtype: np.dtype[Any]) -> Kernel:
     return outputs_of_tile
 
 
-def _make_attend(dtype: np.dtype[Any]) -> Kernel:
+def _make_attend(dtype: np.dtype[Any], *, sees_all: bool) -> Kernel:
     scores_of_tile, outputs_of_tile, round_16 = _make_scores(dtype), _make_outputs(dtype), _ROUND_16[dtype]
 
-    @jit(name=f"attend_{SUFFIX[dtype]}")
+    @jit(name=f"attend_{'all' if sees_all else SUFFIX[dtype]}")
     def attend(
         q: F32, keys: Cache, values: Cache, blocks: I64, head_kv: int, begins: I64, ends: I64, places: I64,
         scale: np.float32, cap: np.float32, sinks: F32, n_head: int, out: F32, scratch: U8,
@@ -161,7 +161,10 @@ def _make_attend(dtype: np.dtype[Any]) -> Kernel:
             if cap != 0:
                 cap_scores(scores, i * n_scores, begin, end, cap)
             sink = sinks[places[i] % n_head] if len(sinks) else _NO_SINK
-            soft_max(scores, i * n_scores, begin, end, scale, sink)
+            if sees_all:
+                soft_max_all(scores, i * n_scores, end, scale)
+            else:
+                soft_max(scores, i * n_scores, begin, end, scale, sink)
             for k in range(begin - begin % LANES, end, LANES):
                 round_16(scores, 4 * (i * n_scores + k))
         outputs_of_tile(
@@ -186,10 +189,10 @@ def _end_of_run(sequence: I64, first: int, last: int) -> int:
     return end
 
 
-def _make_attention_window(dtype: np.dtype[Any]) -> Kernel:
-    attend = _make_attend(dtype)
+def _make_attention_window(dtype: np.dtype[Any], *, sees_all: bool = False) -> Kernel:
+    attend = _make_attend(dtype, sees_all=sees_all)
 
-    @jit(name=f"simd_attention_window_{SUFFIX[dtype]}")
+    @jit(name=f"simd_attention_window_{'all' if sees_all else SUFFIX[dtype]}")
     def attention_window(
         q: F32, keys: Cache, values: Cache, table: I64, sequence: I64, position: I64, n_head: int, scale: np.float32,
         window: int, cap: np.float32, sinks: F32, out: F32, scratch: U8, start: int, stop: int,
@@ -228,10 +231,8 @@ def _make_attention_window(dtype: np.dtype[Any]) -> Kernel:
     return attention_window
 
 
-def _make_attention(dtype: np.dtype[Any]) -> Kernel:
-    attention_window = ATTENTION_WINDOW[dtype]
-
-    @jit(name=f"simd_attention_{SUFFIX[dtype]}")
+def _make_attention(name: str, attention_window: Kernel) -> Kernel:
+    @jit(name=f"simd_attention_{name}")
     def attention(
         q: F32, keys: Cache, values: Cache, table: I64, sequence: I64, position: I64, n_head: int, scale: np.float32,
         out: F32, scratch: U8, start: int, stop: int,
@@ -248,4 +249,8 @@ _DTYPES = tuple(SUFFIX)
 # scratch: attention_scratch(), start, stop) as kernels.reference.attention_window, of attention_items() items.
 ATTENTION_WINDOW: dict[np.dtype[Any], Kernel] = {dtype: _make_attention_window(dtype) for dtype in _DTYPES}
 # attention(q, keys, values, table, sequence, position, n_head, scale, out, scratch, start, stop), alike.
-ATTENTION: dict[np.dtype[Any], Kernel] = {dtype: _make_attention(dtype) for dtype in _DTYPES}
+ATTENTION: dict[np.dtype[Any], Kernel] = {
+    dtype: _make_attention(SUFFIX[dtype], ATTENTION_WINDOW[dtype]) for dtype in _DTYPES
+}
+# The same of encoders, as reference.attention.ATTENTION_ALL.
+ATTENTION_ALL = _make_attention("all", _make_attention_window(np.dtype(np.float32), sees_all=True))

@@ -56,6 +56,32 @@ def soft_max(scores: F32, at: int, begin: int, end: int, scale: np.float32, sink
         total = sum_in_order(total, to_f64(sums_of_fours(value)))
     if sink > _NOTHING:
         total += np.float64(expf(np.float32(sink - largest)))
-    inverse = splat_f32x16(np.float32(np.float64(1) / total))
-    for j in range(first, end, LANES):
-        store(scores, 4 * (at + j), multiply(load_f32x16(scores, 4 * (at + j)), inverse))
+    _multiply_all(scores, at + first, end - first, np.float32(np.float64(1) / total))
+
+
+@jit
+def _multiply_all(scores: F32, at: int, n: int, factor: np.float32) -> None:
+    for j in range(0, n, LANES):
+        to = 4 * (at + j)
+        store(scores, to, multiply(load_f32x16(scores, to), splat_f32x16(factor)))
+
+
+@jit
+def soft_max_all(scores: F32, at: int, n: int, scale: np.float32) -> None:
+    """``reference.attention.soft_max_all`` of scores ``at`` and on; what else lies in their sixteens is overwritten."""
+    nothing, zero, in_lanes = splat_f32x16(_NOTHING), splat_f32x16(_ZERO), n - n % 4
+    largest_lanes = nothing
+    for j in range(0, n, LANES):
+        scaled = where_before(n - j, multiply(load_f32x16(scores, 4 * (at + j)), splat_f32x16(scale)), nothing)
+        store(scores, 4 * (at + j), scaled)
+        largest_lanes = where_greater(scaled, largest_lanes, scaled, largest_lanes)
+    largest, total = largest_lane(largest_lanes), np.float64(0)
+    for j in range(0, in_lanes, LANES):
+        scaled = load_f32x16(scores, 4 * (at + j))
+        value = exp_lanes(subtract(scaled, splat_f32x16(largest)))
+        store(scores, 4 * (at + j), where_before(in_lanes - j, value, scaled))
+        total = sum_in_order(total, to_f64(sums_of_fours(where_before(in_lanes - j, value, zero))))
+    for j in range(at + in_lanes, at + n):
+        scores[j] = expf(np.float32(scores[j] - largest))
+        total += np.float64(scores[j])
+    _multiply_all(scores, at, n, np.float32(np.float64(1) / total))
