@@ -35,6 +35,7 @@ def serve(request: dict[str, Any]) -> None:
     """Load, say so, and time runs until there are no more."""
     start = time.perf_counter()
     model = load(request["model"], threads=request["threads"], kv_type=request["kv_type"])
+    model.check_makes_text()
     loaded = time.perf_counter() - start
     cache = model.new_cache()
     timed(model, cache, {"ids": request["ids"], "at": 0, "one_by_one": False})

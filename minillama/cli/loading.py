@@ -17,7 +17,9 @@ def load_model(options: Mapping[str, Any]) -> LanguageModel:
     """Load the model of a command that generates."""
     if unused := without_effect(options):
         note(f"{', '.join(unused)}: without effect at temperature 0, the default (try --temp 0.8)")
-    return load_reader(options)
+    model = load_reader(options)
+    model.check_makes_text()
+    return model
 
 
 def load_reader(options: Mapping[str, Any]) -> LanguageModel:

@@ -201,6 +201,7 @@ def entropy(
     from minillama.trace.figures import entropy_figure
 
     model, ids = _read(prompt, file, options)
+    model.check_makes_text()
     trace = Trace(model, "result_output", positions=-1)
     limit = None if max_tokens == -1 else max_tokens
     result = model.generate(ids, max_tokens=limit, trace=trace)

@@ -29,12 +29,13 @@ def compile_kernels(model: str | os.PathLike[str], *, kv_types: Sequence[str] = 
         Types of cache to compile for.
     """
     execute.stop(0, 0)  # else compiled when Ctrl-C is first pressed
-    for kv_type in kv_types:
+    loaded = load(model)
+    for kv_type in ("f32",) if loaded.is_encoder else kv_types:  # encoders keep no cache
         loaded = load(model, kv_type=kv_type)
         cache = loaded.new_cache()
         for ids in (_PROMPT, _TOKEN):
-            loaded.forward(ids, cache, logits="all")
-            loaded.forward(ids, cache, watch=lambda _name, _value: None)
+            for watch in (None, lambda _name, _value: None):
+                loaded.forward(ids, loaded.new_cache() if loaded.is_encoder else cache, logits="all", watch=watch)
         for weight in {weight.type: weight for weight in loaded.weights.values()}.values():
             (weight[:1] if weight.ndim == 2 else weight).dequantize()
     _encode_long_text(loaded)

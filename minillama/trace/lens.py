@@ -63,6 +63,7 @@ def logit_lens(model: Model, ids: Sequence[int], *, k: int = 5) -> Lens:
     k
         How many of the likeliest tokens to list.
     """
+    model.check_makes_text()
     trace = Trace(model, "blk.*.l_out").run(ids, model, model.new_cache())
     last = f"blk.{model.config.n_layer - 1}.l_out"
     tokens, chances, ranks = [], [], []
@@ -129,6 +130,7 @@ def direct_logit_attribution(
     UnsupportedError
         The model's last norm is another.
     """
+    model.check_makes_text()
     if "output_norm.bias" in model.weights or model.config.architecture in ("command-r", "cohere2"):
         raise UnsupportedError("direct logit attribution is made for models whose last norm is an RMS norm")
     stream, parts = _written(model, ids, position)

@@ -92,6 +92,7 @@ def patch_grid(
     InvalidInputError
         The texts have different lengths.
     """
+    model.check_makes_text()
     if len(clean) != len(corrupted):
         raise InvalidInputError(f"the texts have {len(clean)} and {len(corrupted)} tokens, equally many are wanted")
     chosen_layers = tuple(range(model.config.n_layer) if layers is None else layers)

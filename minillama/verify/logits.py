@@ -30,6 +30,8 @@ def verify_logits(model: LanguageModel, path: Path, llama: LlamaCpp) -> Level:
     """Compare the prompts' named values and logits, and greedy continuations."""
     kind = "baseline" if llama.is_baseline else f"not the baseline build: {', '.join(llama.features)}"
     level = Level("logits", against=f"llama-cpp-python {llama.version} ({kind})")
+    if model.is_encoder:
+        return _verify_vectors(level, model, path, llama)
     settings = {"kv_type": model.kv_type, "threads": model.n_threads}
     ids = [model.tokenizer.encode(prompt) for prompt in PROMPTS]
     theirs = llama.logits(path, ids, **settings)
@@ -48,6 +50,18 @@ def verify_logits(model: LanguageModel, path: Path, llama: LlamaCpp) -> Level:
         f"largest difference {level.distance.largest:.3g}, its own between ubatch 1 and 512 "
         f"{level.own_distance.largest:.3g}; greedy: {level.greedy}"
     )
+    return level
+
+
+def _verify_vectors(level: Level, model: LanguageModel, path: Path, llama: LlamaCpp) -> Level:
+    """Compare the vectors of the prompts' tokens: an encoder has no logits."""
+    ids = [model.tokenizer.encode(prompt) for prompt in PROMPTS]
+    theirs = np.concatenate(llama.embed(path, ids, pooling=0, threads=model.n_threads))
+    ours = np.concatenate(model.hidden(ids, [model.new_cache() for _ in ids]))
+    equal = int((ours.view(np.uint32) == theirs.view(np.uint32)).all(axis=1).sum())
+    largest = float(np.abs(ours.astype(np.float64) - theirs).max())
+    level.passed = equal == len(ours) if llama.is_baseline else None
+    level.summary = f"{equal} of {len(ours)} token vectors bit-equal, largest difference {largest:.3g}"
     return level
 
 

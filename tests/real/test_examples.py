@@ -12,8 +12,9 @@ pytestmark = pytest.mark.real
 
 HOME = Path(__file__).parents[2]
 GUIDE = (HOME / "docs" / "guides" / "look-inside.md").read_text()
+ALL_GUIDES = GUIDE + (HOME / "docs" / "embeddings.md").read_text()
 EXAMPLES = sorted(path.stem for path in (HOME / "examples").glob("*.py"))
-WITHOUT_PICTURE = {"corrupted_tensor"}
+WITHOUT_PICTURE = {"corrupted_tensor", "sentence_embeddings"}
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -22,7 +23,7 @@ def test_example(name: str, tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     lines = [line.strip() for line in done.stdout.splitlines() if str(HOME) not in line]
-    printed = [line.strip() for line in GUIDE.split(f"examples/{name}.py\n", 1)[1].split("```", 1)[0].splitlines()]
+    printed = [line.strip() for line in ALL_GUIDES.split(f"examples/{name}.py\n", 1)[1].split("```", 1)[0].splitlines()]
     assert [line for line in printed if line and line != "..."], name
     missing = [line for line in printed if line not in lines and line not in ("", "...")]
     assert not missing, f"{name}: the guide shows what was not printed: {missing}"
