@@ -19,7 +19,7 @@ DEFAULT_MODEL = "smollm2-135m"
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Decorator = Callable[[_Command], _Command]
 
-_LOADING = ("n_ctx", "extend_context", "threads", "backend", "kv_type", "adapters")
+_LOADING = ("n_ctx", "extend_context", "threads", "backend", "kv_type", "window_only", "adapters")
 _NEEDS_RANDOMNESS = ("top_k", "top_p", "min_p", "seed")
 _SAMPLING = (
     "temperature",
@@ -97,6 +97,7 @@ loading_options = _together(
         metavar="TYPE[,TYPE]",
         help="How keys and values are stored: f32 (default), f16, bf16, q8_0, q4_0; or of each, as in q8_0,f16.",
     ),
+    click.option("--window-only", is_flag=True, help="Layers with a sliding window keep only that: less memory."),
     click.option("--backend", metavar="NAME", help="cpu (default), or reference: plain loops, same bits, slow."),
     click.option(
         "--lora",

@@ -53,8 +53,7 @@ class Conversation:
         if "cache" in options:
             raise InvalidInputError("a conversation has a cache of its own")
         ids = self._prompt_ids()
-        shared = min(self._cache.shared_prefix(ids), len(ids) - 1)  # at least one id is left to compute
-        self._cache.truncate(shared)
+        shared = self._cache.begin(ids)
         run = self._model.start(
             ids[shared:], cache=self._cache, earlier=ids[:shared], **{"max_tokens": None, **options}
         )

@@ -41,6 +41,7 @@ def load(
     threads: int | None = None,
     backend: str = "cpu",
     kv_type: str | tuple[str, str] = "f32",
+    window_only: bool = False,
     driver: str | None = None,
     use_mmap: bool = True,
     adapters: Sequence[str | os.PathLike[str] | tuple[str | os.PathLike[str], float]] = (),
@@ -64,6 +65,8 @@ def load(
     kv_type
         How keys and values are stored: ``"f32"``, ``"f16"``, ``"bf16"``, ``"q8_0"`` or ``"q4_0"``, or one for keys and
         one for values, ``("q8_0", "f16")``; see docs/kv-cache.md.
+    window_only
+        Layers with a sliding window keep only that, instead of all positions: less memory, the same bits.
     driver
         ``"captured"`` (the default where numba compiles) replays a recorded plan; ``"eager"`` runs every operation when
         the forward pass calls it, for debuggers. The bits are the same.
@@ -88,7 +91,7 @@ def load(
     file = open_gguf(resolve(model, progress), use_mmap=use_mmap)
     loaded = LanguageModel(
         file, n_ctx=n_ctx, extend_context=extend_context, threads=threads, backend=backend, kv_type=kv_type,
-        driver=driver,
+        window_only=window_only, driver=driver,
     )  # fmt: skip
     pairs = [entry if isinstance(entry, tuple) else (entry, 1.0) for entry in adapters]
     loaded.adapters = [(loaded.load_adapter(path), scale) for path, scale in pairs]

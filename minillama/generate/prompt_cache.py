@@ -39,9 +39,7 @@ class PromptCache:
 
     def begin(self, ids: Sequence[int]) -> int:
         """Forget all but the beginning of a text; returns how many of its ids are held: never the last."""
-        shared = min(self.cache.shared_prefix(ids), len(ids) - 1)
-        self.cache.truncate(shared)
-        return shared
+        return self.cache.begin(ids)
 
     def save(self) -> None:
         """Write the file, if anything is new.

@@ -15,11 +15,13 @@ from minillama.kernels.types import F32, I64
 from minillama.model.config import ModelConfig
 from minillama.model.weights import sample_digest
 from minillama.runtime.batch import Batch
+from minillama.runtime.block_pool import CacheMemory
 from minillama.runtime.eager import Eager, Forward
 from minillama.runtime.key_rotation import KeyRotation, KeyRotations
-from minillama.runtime.kv_cache import BlockPool, KVCache
+from minillama.runtime.kv_cache import KVCache
 from minillama.runtime.kv_file import read_cache
 from minillama.runtime.low_rank import Scaled
+from minillama.runtime.mapped_cache import MappedCache, open_mapped
 
 _LONG_FACTORS = "rope_factors_long.weight"
 
@@ -39,23 +41,30 @@ class Caches:
         Positions that a cache may hold.
     kv_type
         How keys and values are stored.
+    window_only
+        Layers with a sliding window keep only that.
     """
 
     def __init__(
         self, config: ModelConfig, tensors: Mapping[str, TensorInfo], forward: Forward, eager: Eager, n_ctx: int,
-        kv_type: str | tuple[str, str],
+        kv_type: str | tuple[str, str], *, window_only: bool,
     ) -> None:  # fmt: skip
         self._config, self._tensors, self._forward, self._eager, self._n_ctx = config, tensors, forward, eager, n_ctx
         layers = [(config.layer(i).n_head_kv, config.head_dim, config.value_dim) for i in range(config.n_layer)]
-        self.pool = BlockPool(layers, kv_type)
+        windows = [config.window(i) for i in range(config.n_layer)] if window_only else []
+        self.memory = CacheMemory.of(layers, kv_type, windows)
 
     def new(self, adapters: tuple[Scaled, ...] = ()) -> KVCache:
         """An empty cache."""
-        return KVCache(self.pool, self._n_ctx, self, adapters)
+        return KVCache(self.memory, self._n_ctx, self, adapters)
 
     def load(self, path: Path, adapters: tuple[Scaled, ...]) -> KVCache:
         """A cache that was saved."""
         return read_cache(path, self.new(adapters))
+
+    def open(self, path: Path, adapters: tuple[Scaled, ...]) -> MappedCache:
+        """A cache in a memory-mapped file."""
+        return open_mapped(path, self.new(adapters))
 
     @functools.cached_property
     def rotations(self) -> dict[int, KeyRotation]:
@@ -68,7 +77,8 @@ class Caches:
         """Stored keys as if they stood ``moved`` positions later; what was done to store them is undone meanwhile."""
         if layer not in self.rotations:
             return None
-        rotation, size, ops = self.rotations[layer], self.pool.key_rotation(layer), self._eager
+        pool, at = self.memory.places[layer]
+        rotation, size, ops = self.rotations[layer], self.memory.pools[pool].key_rotation(at), self._eager
         flat = ops.hadamard(keys.reshape(len(keys), -1), size, name="k_shift")
         table = ops.rope_table(moved, rotation.rotary)
         flat = ops.rope(flat, table, keys.shape[1], rotation.pairing, name="k_shift")

@@ -29,6 +29,7 @@ from minillama.runtime.deferred import Deferred, ValueInfo, outline
 from minillama.runtime.eager import Eager
 from minillama.runtime.kv_cache import KVCache
 from minillama.runtime.low_rank import Scaled
+from minillama.runtime.mapped_cache import MappedCache
 from minillama.runtime.operations import Operations, Reached
 from minillama.runtime.probe import Probe, Watcher, probe_of
 from minillama.runtime.resume import Resumed
@@ -58,6 +59,9 @@ class Model:
     kv_type
         How keys and values are stored: ``"f32"``, ``"f16"``, ``"bf16"``, ``"q8_0"`` or ``"q4_0"``, or one for keys and
         one for values, ``("q8_0", "f16")``; see docs/kv-cache.md.
+    window_only
+        Layers with a sliding window keep only that, instead of all positions: less memory, the same bits; see
+        docs/kv-cache.md for what such a cache cannot do.
     driver
         ``"captured"`` (the default where numba compiles) replays a recorded plan without Python in between;
         ``"eager"`` runs every operation when the forward pass calls it. The bits are the same.
@@ -81,6 +85,7 @@ class Model:
         threads: int | None = None,
         backend: str = "cpu",
         kv_type: str | tuple[str, str] = "f32",
+        window_only: bool = False,
         driver: str | None = None,
     ) -> None:
         self._family = family(architecture_of(file))
@@ -104,8 +109,9 @@ class Model:
         forward, bound, config = self._family.forward, self._bound, self.config
         # Without the model itself in it, which the caches' owner must not keep alive.
         self._caches = Caches(
-            config, file.tensors, lambda ops, batch: forward(ops, bound, config, batch), eager, self.n_ctx, kv_type
-        )
+            config, file.tensors, lambda ops, batch: forward(ops, bound, config, batch), eager, self.n_ctx, kv_type,
+            window_only=window_only,
+        )  # fmt: skip
 
     def __repr__(self) -> str:
         config = self.config
@@ -114,7 +120,7 @@ class Model:
     @property
     def kv_type(self) -> str:
         """How keys and values are stored."""
-        return self._caches.pool.kv_type
+        return self._caches.memory.kv_type
 
     @property
     def team(self) -> ThreadTeam:
@@ -179,6 +185,16 @@ class Model:
         """
         return self._caches.load(Path(path), self._chosen(adapters))
 
+    def open_cache(self, path: str | os.PathLike[str], *, adapters: Sequence[AdapterLike] | None = None) -> MappedCache:
+        """A cache that lives in a memory-mapped file, which is made if there is none: it outlives the process.
+
+        Raises
+        ------
+        CacheFileError
+            As for :meth:`load_cache`, or the file is open elsewhere or was left in the middle of a change.
+        """
+        return self._caches.open(Path(path), self._chosen(adapters))
+
     def _chosen(self, adapters: Sequence[AdapterLike] | None) -> tuple[Scaled, ...]:
         return self._adapters if adapters is None else scaled(adapters, self._base)
 
@@ -240,17 +256,13 @@ class Model:
         if probe is not None:
             probe.begin([len(tokens)])
         parts = []
-        before = len(cache)
-        try:
-            size = len(tokens) if self._family.is_encoder else CHUNK  # an encoder's tokens see those after them
+        size = len(tokens) if self._family.is_encoder else CHUNK  # an encoder's tokens see those after them
+        with cache.undone_on_error():
             for first in range(0, len(tokens), size):
                 chunk = tokens[first : first + size]
                 wanted = logits if logits == "all" or first + size >= len(tokens) else None
                 # Room for all of the prompt is asked for at the first chunk: a text that does not fit computes nothing.
                 parts.append(self._pass([chunk], [cache], wanted, probe, reserve=[len(tokens) - first]))
-        except BaseException:
-            cache.truncate(before)
-            raise
         if logits is None:
             return None
         return np.concatenate(parts) if logits == "all" else parts[-1][0]
@@ -431,8 +443,8 @@ class Model:
         self._check(caches)
         with self._driver.team.lock:
             try:
-                for cache, n_tokens in zip(caches, reserve, strict=True):
-                    cache.reserve(n_tokens)
+                for cache, part, n_tokens in zip(caches, ids, reserve, strict=True):
+                    cache.reserve(len(part), later=n_tokens - len(part))
                 batch = Batch.of(ids, caches, outputs, until)
                 if probe is not None:
                     probe.start(batch)
@@ -442,15 +454,18 @@ class Model:
                     cache.abandon()
                 raise
             for cache, part in zip(caches, ids, strict=True):
-                cache.advance(part)
-                cache.altered |= probe is not None and bool(probe.changes)
+                cache.advance(part, altered=probe is not None and bool(probe.changes))
             return values
 
     def _check(self, caches: Sequence[KVCache]) -> None:
         """The caches are this model's, and its file is still there."""
         self._file.check()
-        if any(cache.pool is not self._caches.pool for cache in caches):
+        if any(cache.owner is not self._caches for cache in caches):
             raise InvalidInputError("the cache was made by another model; use new_cache() of this one")
+        if any(cache.memory is not caches[0].memory for cache in caches):
+            raise InvalidInputError("a cache that is kept in a file goes through a pass of its own")
+        for cache in caches:
+            cache.check()
         if self._family.is_encoder and any(map(len, caches)):
             raise InvalidInputError("an encoder's text cannot be continued: its tokens see those after them")
         for adapter in {adapter for cache in caches for adapter, _ in cache.adapters}:

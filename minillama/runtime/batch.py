@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from minillama.kernels.reference.attention import BLOCK
 from minillama.kernels.types import I64
-from minillama.runtime.kv_cache import BlockPool, KVCache
+from minillama.runtime.block_pool import BlockPool, CacheMemory
+from minillama.runtime.kv_cache import KVCache
 from minillama.runtime.low_rank import Scaled, Stretch
 
 # The narrowest table of blocks: plans are recorded for widths of 4, 8, 16, ...
@@ -30,12 +32,12 @@ class Batch:
     last
         Position of the last token of each token's sequence, int64 [n_tokens].
     sequence
-        Row of ``table`` that each token belongs to, int64 [n_tokens].
-    table
-        Blocks of each sequence, int64 [n_sequences, most blocks]; unused places hold 0.
+        Row of ``tables`` that each token belongs to, int64 [n_tokens].
+    tables
+        Of each pool: blocks of each sequence, int64 [n_sequences, most blocks]; 0: unused, -1: dropped.
     outputs
         Tokens whose logits are wanted, int64 [n_outputs].
-    pool
+    memory
         Where the blocks are.
     adapters
         Adapters of each sequence, and their scales.
@@ -47,9 +49,9 @@ class Batch:
     position: I64
     last: I64
     sequence: I64
-    table: I64
+    tables: tuple[I64, ...]
     outputs: I64
-    pool: BlockPool
+    memory: CacheMemory
     adapters: tuple[tuple[Scaled, ...], ...]
     until: str = ""
 
@@ -57,6 +59,21 @@ class Batch:
     def n_tokens(self) -> int:
         """Tokens in the batch."""
         return len(self.ids)
+
+    @property
+    def n_sequences(self) -> int:
+        """Sequences in the batch."""
+        return len(self.tables[0])
+
+    @property
+    def longest(self) -> int:
+        """Positions that the tables have room for."""
+        return BLOCK * int(self.tables[0].shape[1])
+
+    def place(self, layer: int) -> tuple[BlockPool, int, I64]:
+        """Where a layer's keys and values are: the pool, which of its layers, and the blocks of each sequence."""
+        pool, at = self.memory.places[layer]
+        return self.memory.pools[pool], at, self.tables[pool]
 
     @property
     def n_kv(self) -> int:
@@ -102,18 +119,20 @@ class Batch:
         ends = np.cumsum(lengths)
         width = max(_FEW_BLOCKS, *(len(cache.blocks) for cache in caches))
         # A power of two: a plan recorded for one length of the text then fits many.
-        table = np.zeros((len(caches), 1 << (width - 1).bit_length()), np.int64)
-        for row, cache in zip(table, caches, strict=True):
-            row[: len(cache.blocks)] = cache.blocks
+        memory, shape = caches[0].memory, (len(caches), 1 << (width - 1).bit_length())
+        tables = tuple(np.zeros(shape, np.int64) for _ in memory.pools)
+        for sequence, cache in enumerate(caches):
+            for table, blocks in zip(tables, cache.tables, strict=True):
+                table[sequence, : len(blocks)] = blocks
         wanted = {"all": np.arange(ends[-1]), "last": ends - 1, None: np.zeros(0, np.int64)}
         return cls(
             ids=np.concatenate(ids),
             position=np.concatenate([np.arange(len(c), len(c) + n) for c, n in zip(caches, lengths, strict=True)]),
             last=np.repeat([len(c) + n - 1 for c, n in zip(caches, lengths, strict=True)], lengths),
             sequence=np.repeat(np.arange(len(caches)), lengths),
-            table=table,
+            tables=tables,
             outputs=wanted[outputs],
-            pool=caches[0].pool,
+            memory=memory,
             adapters=tuple(cache.adapters for cache in caches),
             until=until,
         )

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minillama.kernels.reference.attention import BLOCK
 from minillama.kernels.registry import KernelSet
 from minillama.kernels.types import F32, I64
 from minillama.runtime.arena import Arena
@@ -81,7 +80,7 @@ class Recorder(Operations):
         return name in self._reads
 
     def _n_kv(self, batch: Batch) -> int:
-        return BLOCK * int(batch.table.shape[1])  # what a replay may need
+        return batch.longest  # what a replay may need
 
     def _do(self, operation: Operation) -> None:
         arrays = (argument for argument in operation.arguments if isinstance(argument, np.ndarray))
@@ -131,12 +130,12 @@ class Captured:
         changes: frozenset[str] = frozenset(),
     ) -> RecordedPass:
         """The pass for batches like this one, and for probes of these values, recorded now if it has not been."""
-        pool = batch.pool
-        size = batch.n_tokens, *batch.table.shape, len(batch.outputs)
-        shape = (reads, changes, batch.until, batch.adapted, *size, id(pool), pool.n_blocks)
+        memory, n_blocks = batch.memory, tuple(pool.n_blocks for pool in batch.memory.pools)
+        size = batch.n_tokens, batch.n_sequences, batch.longest, len(batch.outputs)
+        shape = (reads, changes, batch.until, batch.adapted, *size, memory, n_blocks)
         if shape not in self._plans:
-            # Keys and values have moved when the pool has grown: plans that point to the old memory are dropped.
-            for other in [other for other in self._plans if other[-2:] != shape[-2:]]:
+            # Keys and values have moved when a pool has grown: plans that point to the old memory are dropped.
+            for other in [other for other in self._plans if other[-2] is memory and other[-1] != n_blocks]:
                 del self._plans[other]
             while len(self._plans) >= _KEPT:
                 self._plans.popitem(last=False)
@@ -166,7 +165,8 @@ class RecordedPass:
         changes: frozenset[str] = frozenset(),
     ) -> None:
         self._team = team
-        self._batch = replace(batch, **{name: getattr(batch, name).copy() for name in _BATCH_ARRAYS})
+        arrays: dict[str, Any] = {name: getattr(batch, name).copy() for name in _BATCH_ARRAYS}
+        self._batch = replace(batch, tables=tuple(table.copy() for table in batch.tables), **arrays)
         recorder = Recorder(kernels, reads, changes)
         self._result = recorder.arena.alias(forward(recorder, self._batch))
         self.plan, self.values = Plan(recorder.calls, team.n_threads), tuple(recorder.values)
@@ -220,6 +220,8 @@ class RecordedPass:
     def _load(self, batch: Batch) -> None:
         for name in _BATCH_ARRAYS:
             getattr(self._batch, name)[...] = getattr(batch, name)
+        for table, new in zip(self._batch.tables, batch.tables, strict=True):
+            table[...] = new
 
 
 def _cut(plan: Plan, stops: Sequence[Value], n_threads: int) -> list[tuple[Plan, Value | None]]:
@@ -236,4 +238,4 @@ def _seen(name: str, array: npt.NDArray[Any], batch: Batch) -> npt.NDArray[Any]:
     return array[..., : batch.n_kv] if is_attention(name) else array
 
 
-_BATCH_ARRAYS = ("ids", "position", "last", "sequence", "table", "outputs")
+_BATCH_ARRAYS = ("ids", "position", "last", "sequence", "outputs")

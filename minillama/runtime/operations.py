@@ -17,7 +17,6 @@ import numpy.typing as npt
 from minillama.gguf.constants import GGMLType
 from minillama.kernels.jit import Kernel
 from minillama.kernels.layouts import LAYOUTS
-from minillama.kernels.reference.attention import BLOCK
 from minillama.kernels.reference.attention_window import attention_window_scratch
 from minillama.kernels.registry import KernelSet
 from minillama.kernels.scratch import BLOCK_BYTES
@@ -349,7 +348,7 @@ class Operations(ABC):
         activation_type = LAYOUTS[weight.type].activation
         assert activation_type is not None  # weights of other types are refused when they are bound
         activation = self._activation(x.reshape(-1, n), activation_type, name)
-        activation = activation.reshape(n_tokens, x.size // (n_tokens * n) if n_tokens else 1, -1)
+        activation = activation.reshape(n_tokens, x.size // (n_tokens * n) if n_tokens else 1, activation.shape[-1])
         out = self._empty((n_tokens, n_used, n_rows))
         self._run(
             name, self.kernels.mul_mat_id[weight.type], n_rows if n_tokens else 0,
@@ -422,16 +421,16 @@ class Operations(ABC):
         sees_all
             Tokens see those after them too, as in encoders; of float32 caches, without window, cap and sinks.
         """
-        pool = batch.pool
-        q, k = (self.hadamard(x, pool.key_rotation(layer), name=name) for x in (q, k))
-        v = self.hadamard(v, pool.value_rotation(layer), name=name)
-        keys, values = pool.keys[layer], pool.values[layer]
-        place = (batch.table, batch.sequence, batch.position)
+        pool, at, table = batch.place(layer)
+        q, k = (self.hadamard(x, pool.key_rotation(at), name=name) for x in (q, k))
+        v = self.hadamard(v, pool.value_rotation(at), name=name)
+        keys, values = pool.keys[at], pool.values[at]
+        place = (table, batch.sequence, batch.position)
         store_kv = self.kernels.store_kv[pool.kind]
         self._run(STORE, store_kv, batch.n_tokens, k, v, *place, keys, values, work_per_item=4 * k.shape[1])
         limits = None if sees_all else (window, np.float32(softcap), _NO_SINKS if sinks is None else sinks)
         out = self._attend(q, batch, layer, n_head, scale, limits, name)
-        return self._named(name, self.hadamard(out, pool.value_rotation(layer), name=name))
+        return self._named(name, self.hadamard(out, pool.value_rotation(at), name=name))
 
     def hadamard(self, x: F32, size: int, *, name: str) -> F32:
         """Heads rotated as those of quantized caches are, ``size`` values at a time; 0: as they are. No named value."""
@@ -445,14 +444,14 @@ class Operations(ABC):
         self, q: F32, batch: Batch, layer: int, n_head: int, scale: np.float32, limits: _Limits | None, name: str,
     ) -> F32:  # fmt: skip
         """Attention to what the cache holds, by the kernel for such caches and limits; None: every token sees all."""
-        pool = batch.pool
-        keys, values, value_dim = pool.keys[layer], pool.values[layer], pool.shapes[layer][2]
+        pool, at, table = batch.place(layer)
+        keys, values, value_dim = pool.keys[at], pool.values[at], pool.shapes[at][2]
         if any(self._wants(self._prefix + part) for part in (SCORES, PATTERN)):
             return self._attend_in_parts(q, batch, layer, n_head, scale, limits, name)
         out = self._empty((batch.n_tokens, n_head * value_dim))
         seen = batch.last if limits is None else batch.position
-        cached: tuple[Any, ...] = (q, keys, values, batch.table, batch.sequence, seen, n_head, scale)
-        longest = BLOCK * batch.table.shape[1]
+        cached: tuple[Any, ...] = (q, keys, values, table, batch.sequence, seen, n_head, scale)
+        longest = batch.longest
         work = 2 * batch.n_kv * q.shape[1] * batch.n_tokens
         n_items = self.kernels.attention_items(batch.n_tokens, n_head)
         scratch = self.kernels.attention_scratch(longest, q.shape[1] // n_head)
@@ -476,20 +475,20 @@ class Operations(ABC):
         self, q: F32, batch: Batch, layer: int, n_head: int, scale: np.float32, limits: _Limits | None, name: str,
     ) -> F32:  # fmt: skip
         """Attention whose products and weights, float32 [n_tokens, n_head, n_kv], are values of their own."""
-        pool, n_items = batch.pool, batch.n_tokens * n_head
+        (pool, at, table), n_items = batch.place(layer), batch.n_tokens * n_head
         seen = batch.last if limits is None else batch.position
-        place = (batch.table, batch.sequence, seen)
+        place = (table, batch.sequence, seen)
         shape, work = (batch.n_tokens, n_head, self._n_kv(batch)), batch.n_kv * (q.shape[1] // n_head)
         scores, kernel = self._empty(shape), self.kernels.attention_scores[pool.key_format.kind]
-        self._run(SCORES, kernel, n_items, q, pool.keys[layer], *place, n_head, scores, work_per_item=work)
+        self._run(SCORES, kernel, n_items, q, pool.keys[at], *place, n_head, scores, work_per_item=work)
         scores = self._named(SCORES, scores)
         weights = self._empty(shape)
         softmax = self.kernels.attention_soft_max_all if limits is None else self.kernels.attention_soft_max
         self._run(PATTERN, softmax, n_items, scores, seen, n_head, scale, *(limits or ()), weights)
         weights = self._named(PATTERN, weights)
-        out = self._empty((batch.n_tokens, n_head * pool.shapes[layer][2]))
+        out = self._empty((batch.n_tokens, n_head * pool.shapes[at][2]))
         kernel = self.kernels.attention_outputs[pool.value_format.kind]
-        self._run(name, kernel, n_items, weights, pool.values[layer], *place, n_head, out, work_per_item=work)
+        self._run(name, kernel, n_items, weights, pool.values[at], *place, n_head, out, work_per_item=work)
         return out
 
 

@@ -229,8 +229,7 @@ class Stepper:
         while not self.done:
             self.next()
         self._check_open()
-        self._cache.advance(self.ids)
-        self._cache.altered |= self._replaced
+        self._cache.advance(self.ids, altered=self._replaced)
         self._open = False
         return self.value.copy()
 

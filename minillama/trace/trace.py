@@ -219,7 +219,7 @@ class Trace(Recording, Probe):
             parts.append(Rows(self._step, 0, batch.position[rows], kept))
             self._size += kept.nbytes
             return
-        for sequence in range(len(batch.table)):
+        for sequence in range(batch.n_sequences):
             chosen = self._wanted[rows] & (batch.sequence[rows] == sequence)
             if chosen.any():
                 kept, positions = value[chosen], batch.position[rows][chosen]

@@ -113,10 +113,10 @@ def test_an_interrupted_pass_leaves_the_cache_as_it_was(model: Model) -> None:
 
 def test_blocks_are_given_back(model: Model) -> None:
     model.forward(ids_of(190), model.new_cache(), logits=None)
-    n_blocks = model._caches.pool.n_blocks
+    n_blocks = model.new_cache().pool.n_blocks
     for _ in range(20):
         model.forward(ids_of(190), model.new_cache(), logits=None)
-    assert model._caches.pool.n_blocks == n_blocks
+    assert model.new_cache().pool.n_blocks == n_blocks
 
 
 def test_a_cache_of_another_model_is_refused(model: Model, tmp_path: Path) -> None:

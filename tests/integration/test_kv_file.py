@@ -12,7 +12,7 @@ import pytest
 from minillama import gguf
 from minillama.errors import CacheFileError
 from minillama.model.model import Model
-from minillama.runtime import kv_file
+from minillama.runtime import kv_file, kv_layout
 from tests.tiny_families import FAMILIES
 from tests.tiny_models import TinyModel
 
@@ -115,7 +115,7 @@ def test_another_type_is_refused(path: Path, saved: Path) -> None:
 
 
 def test_another_numerics_is_refused(model: Model, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kv_file, "NUMERICS", kv_file.NUMERICS + 1)
+    monkeypatch.setattr(kv_layout, "NUMERICS", kv_layout.NUMERICS + 1)
     with pytest.raises(CacheFileError, match=r"made by numerics 1, this is 2: compute it afresh"):
         model.load_cache(saved)
 
@@ -128,7 +128,7 @@ def test_more_than_the_context_is_refused(path: Path, saved: Path) -> None:
 def _edit_header(key: str, value: object) -> Callable[[bytes], bytes]:
     def edit(data: bytes) -> bytes:
         n = int.from_bytes(data[8:16], "little")
-        return kv_file.encoded_header({**json.loads(data[16 : 16 + n]), key: value}) + data[16 + n :]
+        return kv_layout.encoded_header({**json.loads(data[16 : 16 + n]), key: value}) + data[16 + n :]
 
     return edit
 

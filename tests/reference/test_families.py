@@ -61,6 +61,14 @@ def test_recorded(folder: Path, name: str, types: str, driver: str, size: int) -
 
 
 @EVERY_CASE
+def test_recorded_after_a_pass_without_logits(folder: Path, name: str, types: str) -> None:
+    run, model = RECORDED[name, types], Model(gguf.open(written(folder, name, types)))
+    cache = model.new_cache()
+    model.forward(run["ids"][:-1], cache, logits=None)
+    assert position_hashes(model.forward(run["ids"][-1:], cache)[None]) == run["sha"][-1:]
+
+
+@EVERY_CASE
 def test_recorded_greedy(folder: Path, name: str, types: str) -> None:
     run = RECORDED[name, types]
     assert greedy(Model(gguf.open(written(folder, name, types))), run["ids"][: run["n_prompt"]]) == run["ids"]

@@ -1,8 +1,8 @@
 """Attention in three parts, whose results can be looked at and changed: products, weights, weighted sums.
 
 Together they give the bits of :mod:`attention` and of :mod:`attention_window`: the order is the same, and what those
-leave out (positions that a token does not see) is -inf in the products and an exact zero in the weights. An item is one
-head of one token.
+leave out (positions that a token does not see, or that the cache has dropped) is -inf in the products and an exact zero
+in the weights. An item is one head of one token.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _make_attention_scores(kind: Kind) -> Kernel:
     def attention_scores(
         q: F32, keys: Cache, table: I64, sequence: I64, position: I64, n_head: int, out: F32, start: int, stop: int
     ) -> None:
-        """``ggml_mul_mat(k, q)``, neither scaled nor capped; positions after the token's own are -inf."""
+        """``ggml_mul_mat(k, q)``, neither scaled nor capped; later positions and dropped ones are -inf."""
         totals = np.empty(BLOCK, np.float64)
         for item in range(start, stop):
             t, head = item // n_head, item % n_head
@@ -41,6 +41,9 @@ def _make_attention_scores(kind: Kind) -> Kernel:
             row = out[t, head]
             for first in range(0, n, BLOCK):
                 block = table[sequence[t], first // BLOCK]
+                if block < 0:
+                    row[first : first + BLOCK] = _F(-np.inf)
+                    continue
                 scores_of_block(q, t, head * (q.shape[1] // n_head), keys, block, head_kv, totals)
                 for slot in range(min(BLOCK, n - first)):
                     row[first + slot] = _F(totals[slot])
@@ -98,7 +101,8 @@ def _make_attention_outputs(kind: Kind) -> Kernel:
             totals[:] = 0
             for j in range(n):
                 block = table[sequence[t], j // BLOCK]
-                add_values(values, block, head_kv, j % BLOCK, round_weight(weights[t, head, j]), totals)
+                if block >= 0:
+                    add_values(values, block, head_kv, j % BLOCK, round_weight(weights[t, head, j]), totals)
             for d in range(value_dim):
                 out[t, head * value_dim + d] = _F(totals[d])
 
