@@ -16,6 +16,7 @@ from minillama.errors import InvalidInputError
 from minillama.generate import compile_kernels, load
 from minillama.gguf import open as open_gguf
 from minillama.hub import resolve
+from minillama.kernels.tiers import current_tier
 from minillama.model.config import read_config
 from minillama.model.model import CHUNK
 from minillama.runtime.kv_format import bytes_per_value, kv_types
@@ -85,7 +86,7 @@ def bench(
     report(0, 1, "kernels")
     compile_kernels(path, kv_types=(kv_type,))  # else our side would compile them, and its start would be no warm one
     report(0, 1, "the machine")
-    machine = Machine(read_bandwidth(threads), multiply_add_rate(threads))
+    machine = Machine(read_bandwidth(threads), multiply_add_rate(threads), current_tier().name)
     report(0, 1, "loading")
     request = {"model": str(path), "threads": threads, "n_ctx": n_ctx}
     with ExitStack() as stack:

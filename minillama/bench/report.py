@@ -33,10 +33,13 @@ class Machine:
     ----------
     bytes_read, multiply_adds
         Bytes of memory read, and multiply-adds of bytes done.
+    tier
+        The vector instructions that kernels use.
     """
 
     bytes_read: float
     multiply_adds: float
+    tier: str
 
 
 @dataclass(frozen=True)

@@ -128,7 +128,8 @@ def _print(bench: Bench) -> None:
         + (f", {bench.llama_cpp}" if bench.llama_cpp else "")
     )
     click.echo(
-        f"the machine reads {machine.bytes_read / 1e9:.1f} GB/s and does {machine.multiply_adds / 1e9:.0f} GMAC/s"
+        f"the machine reads {machine.bytes_read / 1e9:.1f} GB/s and does {machine.multiply_adds / 1e9:.0f} GMAC/s "
+        f"({machine.tier})"
     )
     rows = table("tokens/s", "minillama", "llama.cpp", "ratio", "of machine", right=("ratio", "of machine"))
     for test in bench.tests:

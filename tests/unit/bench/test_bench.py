@@ -262,7 +262,7 @@ def test_a_plot_is_drawn_or_the_way_to_it_told(tmp_path: Path, monkeypatch: pyte
     from minillama.bench.plot import plot
 
     tests = [Measurement("decode", 4, at, Spread(9, 8, 10), Spread(5, 4, 6), 0.5) for at in (0, 64)]
-    found = Bench("tiny", 1, 3, "f32", "llama-cpp-python 0.0", Machine(1, 1), tests, None, None)  # type: ignore[arg-type]
+    found = Bench("tiny", 1, 3, "f32", "llama-cpp-python 0.0", Machine(1, 1, "generic"), tests, None, None)  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'minillama\[plot\]'"):
         plot([found], tmp_path / "plot.png")
