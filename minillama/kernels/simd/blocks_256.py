@@ -1,6 +1,7 @@
-"""Products with K-quants, weights in blocks of 256 values, against Q8_K.
+"""Products with K-quants, IQ1 to IQ3 and ternary types, weights in blocks of 256 values, against Q8_K.
 
-ggml sums Q3_K to Q6_K in eight float lanes by k mod 8 and the minimums beside them; Q2_K in one float. Two kernels:
+ggml sums Q3_K to Q6_K in eight float lanes by k mod 8 and the minimums beside them; the others in one float. Two
+kernels:
 
 - ``stream``, for few tokens: a block at a time, the eight lanes of a row in a vector. Bytes are ordered so that a
   32-bit lane holds k, k + 8, k + 16 and k + 24: sums of two fit 16 bits and are multiplied by the scales of two groups.
@@ -17,6 +18,8 @@ import numpy as np
 from minillama.gguf.constants import GGMLType
 from minillama.kernels.jit import Kernel, jit
 from minillama.kernels.layouts import LAYOUTS
+from minillama.kernels.reference.iq import FACTOR
+from minillama.kernels.simd import unpack, unpack_iq
 from minillama.kernels.simd.activations import bsums_place, d_place, sums_place
 from minillama.kernels.simd.dots import dot_pairs, pair_sums, zeros_f32x8, zeros_i32x4, zeros_i32x8, zeros_i32x16
 from minillama.kernels.simd.lanes import (
@@ -32,7 +35,6 @@ from minillama.kernels.simd.lanes import (
     words_as_i32,
 )
 from minillama.kernels.simd.tiles import ROWS, Tile, copy_rows, dot_pairs_each, store_each, transpose
-from minillama.kernels.simd.unpack import UNPACK
 from minillama.kernels.simd.vectors import (
     add,
     add_number,
@@ -46,6 +48,7 @@ from minillama.kernels.simd.vectors import (
     multiply,
     ordered_sum,
     splat_f32x8,
+    splat_f32x16,
     store,
     subtract,
     to_f32,
@@ -53,6 +56,14 @@ from minillama.kernels.simd.vectors import (
 )
 from minillama.kernels.types import F32, U8
 
+# By type: what takes a block apart, and what it adds to the quants to make them unsigned.
+UNPACK: dict[GGMLType, tuple[Kernel, int]] = unpack.UNPACK | unpack_iq.UNPACK
+# Whose block is one term, not eight.
+_ONE_SUM = (GGMLType.Q2_K, *unpack_iq.UNPACK)
+# By which a block's sum is multiplied, and the row's, as in reference.dot.
+FACTORS = {type_: (1.0, FACTOR.get(type_, 1.0)) for type_ in UNPACK} | {
+    type_: (FACTOR[type_], 1.0) for type_ in (GGMLType.IQ1_S, GGMLType.IQ1_M)
+}
 _CLASSES = 8  # k mod 8
 _BLOCK_TILE = 256 * 2 * ROWS  # bytes of a block of sixteen rows, scaled
 
@@ -115,13 +126,9 @@ def _make_dot_minimums(type_: GGMLType) -> Kernel:
 
 def _make_add_block(type_: GGMLType) -> Kernel:
     """Add a block's terms to the sums of a row and token: eight by k mod 8, and one of what is not in lanes."""
-    lane_sums, is_one_sum, has_minimum = (
-        _make_lane_sums(UNPACK[type_][1]),
-        type_ is GGMLType.Q2_K,
-        type_ in _WITH_MINIMUM,
-    )
-
-    dot_minimums = _make_dot_minimums(type_)
+    lane_sums, dot_minimums = _make_lane_sums(UNPACK[type_][1]), _make_dot_minimums(type_)
+    is_one_sum, has_minimum = type_ in _ONE_SUM, type_ in _WITH_MINIMUM
+    inner = np.float32(FACTORS[type_][0])
 
     @jit(name=f"add_block_{type_.name}")
     def add_block(sums: object, total: np.float32, unpacked: Any, other: U8, row: int, n: int, block: int) -> Any:
@@ -133,7 +140,7 @@ def _make_add_block(type_: GGMLType) -> Kernel:
             whole = dot_minimums(low_pairs, other, row, n, block)
             low = np.float32(np.float32(dmin * d_other) * np.float32(whole))
         if is_one_sum:
-            term = np.float32(np.float32(d_other * d) * np.float32(lane_sum(lanes)))
+            term = np.float32(np.float32(d_other * d) * np.float32(inner * np.float32(lane_sum(lanes))))
             return sums, np.float32(total + np.float32(term - low))
         scaled = multiply(splat_f32x8(np.float32(d * d_other)), to_f32(lanes))
         return add(sums, scaled), np.float32(total - low)
@@ -160,13 +167,14 @@ def _make_load_block(type_: GGMLType) -> Kernel:
 
 def _make_stream(type_: GGMLType) -> Kernel:
     load_block, add_block, size = _make_load_block(type_), _make_add_block(type_), LAYOUTS[type_].type_size
+    outer = np.float32(FACTORS[type_][1])
 
     @jit(name=f"row_of_token_{type_.name}")
     def row_of_token(flat: U8, first: int, other: U8, n: int) -> np.float32:
         sums, total = zeros_f32x8(), np.float32(0)
         for block in range(n // 256):
             sums, total = add_block(sums, total, load_block(flat, first + block * size), other, 0, n, block)
-        return ordered_sum(total, sums)
+        return np.float32(outer * ordered_sum(total, sums))
 
     @jit(name=f"row_of_tokens_{type_.name}")
     def row_of_tokens(flat: U8, first: int, other: U8, stride: int, n: int, out: F32, r: int, kept: U8) -> None:
@@ -181,7 +189,7 @@ def _make_stream(type_: GGMLType) -> Kernel:
                 sums, out[t, r] = add_block(sums, out[t, r], unpacked, other, t * stride, n, block)
                 store(kept, 32 * t, sums)
         for t in range(n_tokens):
-            out[t, r] = ordered_sum(out[t, r], load_f32x8(kept, 32 * t))
+            out[t, r] = np.float32(outer * ordered_sum(out[t, r], load_f32x8(kept, 32 * t)))
 
     @jit(name=f"stream_{type_.name}")
     def stream(weight: U8, activation: U8, n: int, out: F32, scratch: U8, start: int, stop: int) -> None:
@@ -262,8 +270,8 @@ def _make_minimum_sums(type_: GGMLType) -> Kernel:
 
 def _make_tile_of_tokens(type_: GGMLType) -> Kernel:
     """The products of the unpacked rows with ``TOKENS`` tokens."""
-    is_one_sum, has_minimum = type_ is GGMLType.Q2_K, type_ in _WITH_MINIMUM
-
+    is_one_sum, has_minimum = type_ in _ONE_SUM, type_ in _WITH_MINIMUM
+    inner, outer = map(np.float32, FACTORS[type_])
     minimum_sums = _make_minimum_sums(type_)
 
     @jit(name=f"tile_of_tokens_{type_.name}")
@@ -285,12 +293,15 @@ def _make_tile_of_tokens(type_: GGMLType) -> Kernel:
                     at = 4 * ROWS * TOKENS * c
                     store(sums, at, add(load_f32_tile(sums, at), multiply(scale, to_f32(whole))))
                     whole = zeros_i32_tile()
-            term = subtract(multiply(scale, to_f32(whole)), low)
-            totals = add(totals, term) if is_one_sum else subtract(totals, low)
+            if is_one_sum:
+                sum_ = multiply(for_each(splat_f32x16(inner)), to_f32(whole))
+                totals = add(totals, subtract(multiply(scale, sum_), low))
+            else:
+                totals = subtract(totals, low)
         if not is_one_sum:
             for c in range(_CLASSES):
                 totals = add(totals, load_f32_tile(sums, 4 * ROWS * TOKENS * c))
-        return totals
+        return multiply(for_each(splat_f32x16(outer)), totals)
 
     return products
 

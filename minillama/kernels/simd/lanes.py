@@ -346,7 +346,8 @@ def _make_narrow(element: Any) -> Any:
     return narrow
 
 
-narrow_i8, narrow_i16, narrow_u16 = _make_narrow(types.int8), _make_narrow(types.int16), _make_narrow(types.uint16)
+narrow_i8, narrow_u8 = _make_narrow(types.int8), _make_narrow(types.uint8)
+narrow_i16, narrow_u16 = _make_narrow(types.int16), _make_narrow(types.uint16)
 
 
 def _make_reinterpret(element: Any) -> Any:

@@ -50,14 +50,20 @@ _Q2_K_SCALES, _Q2_K_QS, _Q2_K_D, _Q2_K_DMIN = (layouts.Q2_K.offset(field) for fi
 
 
 @jit
+def two_bits(row: U8, start: int) -> tuple[object, object, object, object]:
+    """256 numbers of two bits, in the order of Q2_K's."""
+    first, second = load_twice(row, start), load_twice(row, start + 32)
+    return _two_0_2(first), _two_4_6(first), _two_0_2(second), _two_4_6(second)
+
+
+@jit
 def unpack_q2_k(row: U8, start: int) -> Block:
     """As ``reference.unpack.unpack_q2_k``."""
     packed = load_u8x16(row, start + _Q2_K_SCALES)
-    first, second = load_twice(row, start + _Q2_K_QS), load_twice(row, start + _Q2_K_QS + 32)
+    q0, q1, q2, q3 = two_bits(row, start + _Q2_K_QS)
     d, dmin = load_half_pair(row, start + _Q2_K_D)
     return (
-        _two_0_2(first), _two_4_6(first),
-        _two_0_2(second), _two_4_6(second),
+        q0, q1, q2, q3,
         to_i32(keep_bits(packed, 15)), to_i32(shift_right(packed, 4)),
         d, dmin,
     )  # fmt: skip

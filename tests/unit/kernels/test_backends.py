@@ -49,7 +49,8 @@ def assert_same_product(type_, weight, activation, n, rows=None, label=""):
     assert_same_bits(got, want, f"{type_.name} {label}")
 
 
-@pytest.mark.parametrize("n_tokens", [1, 2, 7, 11])
+# One token, few, many (from 8 or 16 on, by type) and some beside whole tiles of them.
+@pytest.mark.parametrize("n_tokens", [1, 2, 11, 19])
 @pytest.mark.parametrize("n_blocks", [1, 3, 8])
 @EVERY_TYPE_OF_ITS_OWN
 def test_mul_mat_of_every_input_and_weight(type_, n_blocks, n_tokens):
@@ -116,8 +117,10 @@ def test_mul_mat_of_random_activation_bytes(type_):
     n = 4 * block_of(type_)
     for weights in FINITE_WEIGHTS:
         rng = generator(type_.name, weights)
-        activation = raw_activation(LAYOUTS[type_].activation, 3, n, rng)
-        assert_same_product(type_, packed_rows(type_, 40, n, rng, weights), activation, n, label=weights)
+        activation = raw_activation(LAYOUTS[type_].activation, 17, n, rng)
+        weight = packed_rows(type_, 40, n, rng, weights)
+        for n_tokens in (3, 17):
+            assert_same_product(type_, weight, activation[:n_tokens], n, label=weights)
 
 
 @pytest.mark.parametrize("type_", [t for t in TYPES_OF_ITS_OWN if t not in UNQUANTIZED], ids=lambda t: t.name)
@@ -132,25 +135,27 @@ def test_integer_sums_at_their_limits(type_):
     if "bsums" in dict(layout.fields):
         set_sums(activation)
     for fill in (0x00, 0x7F, 0x80, 0x88, 0xF0, 0x0F, 0xFF):
-        weight = packed_rows(type_, 2, n, rng, "low").copy().reshape(2, -1, LAYOUTS[type_].type_size)
+        weight = packed_rows(type_, 16, n, rng, "low").copy().reshape(16, -1, LAYOUTS[type_].type_size)
         for field, size in LAYOUTS[type_].fields:
             if field not in ("d", "dmin", "m"):
                 start = LAYOUTS[type_].offset(field)
                 weight[:, :, start : start + size] = fill
-        assert_same_product(
-            type_, weight.reshape(2, -1), activation.reshape(len(patterns), -1), n, label=f"fill {fill:#x}"
-        )
+        flat = activation.reshape(len(patterns), -1)
+        for tokens in (flat, np.tile(flat, (4, 1))):
+            assert_same_product(type_, weight.reshape(16, -1), tokens, n, label=f"fill {fill:#x}")
 
 
 @EVERY_TYPE_OF_ITS_OWN
 def test_mul_mat_with_scales_that_are_not_finite(type_):
     # Which elements are NaN and which infinite is part of the result.
     n, rng = 2 * block_of(type_), generator(type_.name, "nan")
-    activation = quantize(REFERENCE, LAYOUTS[type_].activation, input_rows("normal", 3, n, rng))
-    assert_same_product(type_, packed_rows(type_, 20, n, rng, "not_finite"), activation, n)
+    activation = quantize(REFERENCE, LAYOUTS[type_].activation, input_rows("normal", 17, n, rng))
+    weight = packed_rows(type_, 20, n, rng, "not_finite")
+    for n_tokens in (3, 17):
+        assert_same_product(type_, weight, activation[:n_tokens], n)
 
 
-@pytest.mark.parametrize("n_tokens", [2, 9])
+@pytest.mark.parametrize("n_tokens", [2, 17])
 @pytest.mark.parametrize("rows", [(0, 0), (0, 1), (3, 9), (8, 31), (20, 41), (40, 41), (0, 41)])
 @EVERY_TYPE
 def test_mul_mat_of_some_rows_leaves_the_others(type_, rows, n_tokens):
@@ -168,9 +173,9 @@ def test_mul_mat_of_some_rows_leaves_the_others(type_, rows, n_tokens):
 def test_tokens_do_not_see_each_other(type_):
     n, rng = 3 * block_of(type_), generator(type_.name)
     weight = packed_rows(type_, 18, n, rng)
-    activation = quantize(REFERENCE, LAYOUTS[type_].activation, input_rows("heavy", 11, n, rng))
+    activation = quantize(REFERENCE, LAYOUTS[type_].activation, input_rows("heavy", 19, n, rng))
     whole = mul_mat(CPU, type_, weight, activation, n)
-    for t in range(11):
+    for t in range(19):
         assert_same_bits(mul_mat(CPU, type_, weight, activation[t : t + 1], n), whole[t : t + 1], f"token {t}")
 
 
@@ -280,6 +285,7 @@ def test_what_a_backend_does_not_replace_is_the_references_own():
     }
     products = {"quantize", "activation_bytes", "mul_mat", "mul_mat_scratch", "mul_mat_rows", "mul_mat_id"}
     attention = {f"{name}{part}" for name in ("attention", "attention_window") for part in ("", "_items", "_scratch")}
+    attention.add("attention_all")
     rows = {"rms_norm", "layer_norm", "rope_norm", "rope_neox", "swiglu", "activation", "gated", "swiglu_oai"}
     arithmetic = {"add", "add_bias", "div", "mul_row", "mul_column", "scale", "softcap"}
     copies = {"store_kv", "select_rows", "select_columns"}
