@@ -14,27 +14,11 @@ import numpy as np
 
 from minillama.bench.machine import best_rate, multiply_add_rate, read_bandwidth
 from minillama.gguf.constants import GGMLType
-from minillama.kernels.layouts import LAYOUTS
+from minillama.kernels.layouts import LAYOUTS, WEIGHT_TYPES
 from minillama.kernels.registry import KernelSet, kernel_set
 from minillama.kernels.types import U8
 
-DEFAULT_TYPES = (
-    "F32",
-    "F16",
-    "BF16",
-    "Q4_0",
-    "Q4_1",
-    "Q5_0",
-    "Q5_1",
-    "Q8_0",
-    "IQ4_NL",
-    "MXFP4",
-    "Q2_K",
-    "Q3_K",
-    "Q4_K",
-    "Q5_K",
-    "Q6_K",
-)
+DEFAULT_TYPES = [type_.name for type_ in WEIGHT_TYPES]
 DECODE_BYTES, PROMPT_ROWS = 400_000_000, 512
 
 
@@ -83,13 +67,13 @@ def main() -> None:
     reading = [read_bandwidth(t) / 1e9 for t in (1, 2)]
     dots = [multiply_add_rate(t) / 1e9 for t in (1, 2)]
     print(f"machine, 1 and 2 threads: {reading[0]:.1f} {reading[1]:.1f} GB/s read, {dots[0]:.0f} {dots[1]:.0f} GMAC/s")
-    print(f"{'type':6} decode GB/s 1, 2 threads   GMAC/s of {options.tokens} tokens: 1, 2 threads")
+    print(f"{'type':7} decode GB/s 1, 2 threads   GMAC/s of {options.tokens} tokens: 1, 2 threads")
     for type_ in (GGMLType[name] for name in options.types):
         row_bytes = LAYOUTS[type_].row_bytes(n)
         n_rows = DECODE_BYTES // row_bytes
         decode = product(kernels, type_, random_rows(type_, n_rows, n), n, 1)
         figures = [best_rate(decode, n_rows, n_rows * row_bytes / 1e9, t) for t in (1, 2)]
-        line = f"{type_.name:6} {figures[0]:6.1f} {figures[1]:6.1f}      "
+        line = f"{type_.name:7} {figures[0]:6.1f} {figures[1]:6.1f}      "
         for n_tokens in options.tokens:
             prompt = product(kernels, type_, random_rows(type_, PROMPT_ROWS, n), n, n_tokens)
             work = float(PROMPT_ROWS) * n * n_tokens

@@ -137,7 +137,14 @@ class KernelCache(FunctionCache):
         return loaded
 
 
-def jit(function: Kernel | None = None, *, name: str | None = None, keep: bool = True, allocates: bool = False) -> Any:
+def jit(
+    function: Kernel | None = None,
+    *,
+    name: str | None = None,
+    keep: bool = True,
+    allocates: bool = False,
+    inline: bool = False,
+) -> Any:
     """Compile ``function`` with numba under the package's numeric policy.
 
     Parameters
@@ -153,12 +160,15 @@ def jit(function: Kernel | None = None, *, name: str | None = None, keep: bool =
         it is given. References to arrays are counted only then: an atomic addition or two for each array at each call
         takes most of the time where small functions pass arrays on in a loop, and takes time to compile. An array that
         is returned without would not keep its memory.
+    inline
+        Whether it becomes part of every function that calls it: for the body of a loop that LLVM finds too long for
+        that. A call passes dozens of arguments, and loads vectors that do not change anew.
     """
     if function is None:
-        return functools.partial(jit, name=name, keep=keep, allocates=allocates)
+        return functools.partial(jit, name=name, keep=keep, allocates=allocates, inline=inline)
     if name is not None:
         function.__name__ = function.__qualname__ = name
-    dispatcher = numba.njit(function, nogil=True, error_model="numpy", _nrt=allocates)
+    dispatcher = numba.njit(function, nogil=True, error_model="numpy", _nrt=allocates, forceinline=inline)
     if keep and dispatcher is not function:  # numba hands the function back when NUMBA_DISABLE_JIT is set
         try:
             dispatcher._cache = KernelCache(function)

@@ -15,7 +15,7 @@ from numba import types
 
 from minillama.kernels.jit import jit
 from minillama.runtime.atomics import add, call, exchange, give_way, load, pause, replace, store
-from minillama.runtime.plan import ENTRY, FINISHED, GRAIN, N_ITEMS, NEXT, PARAMETERS, ROW_BYTES
+from minillama.runtime.plan import COARSE, ENTRY, FINE_GRAIN, FINISHED, GRAIN, N_ITEMS, NEXT, PARAMETERS, ROW_BYTES
 
 _ITEM_BITS = 32
 _ITEM_MASK = (1 << _ITEM_BITS) - 1
@@ -46,17 +46,19 @@ def stop(rows: int, n_operations: int) -> None:
 
 
 @jit(name="plan_take")
-def _take(row: int, n_items: int, grain: int, run: int) -> int:
-    """Take the next share: its first item; ``n_items`` if there is none left, -1 if the run is over."""
+def _take(row: int, n_items: int, run: int) -> tuple[int, int]:
+    """Take the next share: its first item and its end; ``n_items`` if there is none left, -1 if the run is over."""
     while True:
         word = load(row + NEXT)
         if word >> _ITEM_BITS != run:
-            return -1
+            return -1, -1
         first = word & _ITEM_MASK
         if first >= n_items:
-            return n_items
-        if replace(row + NEXT, word, word + min(grain, n_items - first)):
-            return first
+            return n_items, n_items
+        grain = load(row + GRAIN) if first < load(row + COARSE) else load(row + FINE_GRAIN)
+        end = min(first + grain, n_items)
+        if replace(row + NEXT, word, word + end - first):
+            return first, end
 
 
 @jit(name="plan_wait")
@@ -92,13 +94,12 @@ def execute(rows: int, first: int, last: int, run: int, scratch: int, scratch_by
     for i in range(first, last):
         row = rows + i * ROW_BYTES
         entry, parameters = load(row + ENTRY), load(row + PARAMETERS)
-        n_items, grain = load(row + N_ITEMS), load(row + GRAIN)
-        item = _take(row, n_items, grain, run)
+        n_items = load(row + N_ITEMS)
+        item, end = _take(row, n_items, run)
         while 0 <= item < n_items:
-            end = min(item + grain, n_items)
             call(entry, parameters, scratch, scratch_bytes, item, end)
             add(row + FINISHED, end - item)
-            item = _take(row, n_items, grain, run)
+            item, end = _take(row, n_items, run)
         if item < 0 or not _wait(row, n_items, run):
             return
         if HAS_CLOCK and times != 0:

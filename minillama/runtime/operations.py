@@ -468,7 +468,10 @@ class Operations(ABC):
             n_items = self.kernels.attention_window_items(batch.n_tokens, n_head)
             scratch = self.kernels.attention_window_scratch(longest, q.shape[1] // n_head, value_dim)
             cached += limits
-        self._run(name, kernel, n_items, *cached, out, scratch_bytes=scratch, work_per_item=work // n_items)
+        group = n_head // pool.shapes[at][0] if batch.n_tokens == 1 else 1  # heads that read the same keys and values
+        self._run(
+            name, kernel, n_items, *cached, out, scratch_bytes=scratch, work_per_item=work // n_items, group=group
+        )
         return out
 
     def _attend_in_parts(

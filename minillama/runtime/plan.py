@@ -16,12 +16,14 @@ from minillama.runtime.entry import entry_point, kind_of, words_of
 ALIGNMENT = 64
 ROW_BYTES = 128
 # Words of a row; what changes while a plan runs has a cache line of its own.
-ENTRY, PARAMETERS, N_ITEMS, GRAIN = 0, 8, 16, 24
+ENTRY, PARAMETERS, N_ITEMS, GRAIN, COARSE, FINE_GRAIN = 0, 8, 16, 24, 32, 40
 NEXT, FINISHED = 64, 72
 
-# A share of an operation should be worth a few microseconds, in multiply-adds, and each thread should find a few.
+# A share of an operation should be worth a few microseconds, in multiply-adds, and each thread should find a few, the
+# last of them smaller, so that threads finish together.
 _WORTH_A_SHARE = 30_000
 _SHARES_PER_THREAD = 4
+_LAST_SHARES = 4  # out of one
 # Between two stops of the leader in Python, where Ctrl-C is noticed, in multiply-adds.
 _SEGMENT_WORK = 1_000_000_000
 
@@ -48,6 +50,9 @@ class Operation:
         Ranges are cut at multiples of this where possible.
     n_bytes
         Bytes of weights, keys and values that are read.
+    group
+        So many items that follow each other take less time together: they are a share while there are enough for all
+        threads.
     """
 
     name: str
@@ -58,6 +63,7 @@ class Operation:
     work_per_item: int = _WORTH_A_SHARE
     granularity: int = 1
     n_bytes: int = 0
+    group: int = 1
 
     def call(self) -> Call:
         """The operation without its arrays, whose memory the caller keeps."""
@@ -71,6 +77,7 @@ class Operation:
             work_per_item=self.work_per_item,
             granularity=self.granularity,
             n_bytes=self.n_bytes,
+            group=self.group,
         )
 
 
@@ -86,17 +93,27 @@ class Call:
     work_per_item: int
     granularity: int
     n_bytes: int
+    group: int
 
     @property
     def work(self) -> int:
         """About how many multiply-adds it takes."""
         return self.n_items * self.work_per_item
 
-    def share(self, n_threads: int) -> int:
-        """Items that a thread takes at a time."""
+    def shares(self, n_threads: int) -> tuple[int, int, int]:
+        """Items that a thread takes at a time, up to which item, and how many at a time from there on."""
         fair = -(-self.n_items // (_SHARES_PER_THREAD * n_threads))
-        items = max(fair, -(-_WORTH_A_SHARE // max(1, self.work_per_item)))
-        return -(-items // self.granularity) * self.granularity
+        worth = -(-_WORTH_A_SHARE // max(1, self.work_per_item))
+        if self.group > 1:
+            share = self._rounded(max(fair, worth), self.group)
+            return share, self.n_items // (n_threads * share) * n_threads * share, worth
+        share = self._rounded(max(fair, worth), self.granularity)
+        last = self._rounded(max(share // _LAST_SHARES, worth), self.granularity)
+        return share, max(0, self.n_items - n_threads * share), last
+
+    @staticmethod
+    def _rounded(items: int, unit: int) -> int:
+        return -(-items // unit) * unit
 
 
 class Plan:
@@ -119,7 +136,8 @@ class Plan:
         parameters = self._parameters.ctypes.data
         for row, call in zip(self._rows, calls, strict=False):
             row[ENTRY // 8], row[PARAMETERS // 8] = call.entry, parameters
-            row[N_ITEMS // 8], row[GRAIN // 8] = call.n_items, call.share(n_threads)
+            row[N_ITEMS // 8] = call.n_items
+            row[GRAIN // 8], row[COARSE // 8], row[FINE_GRAIN // 8] = call.shares(n_threads)
             parameters += 8 * len(call.words)
 
     @property

@@ -93,13 +93,16 @@ def _make_scores(dtype: np.dtype[Any]) -> Kernel:
         flat = keys.reshape(-1)
         for first in range(lowest, n_scores, BLOCK):
             row = (blocks[first // BLOCK] * keys.shape[1] + head_kv) * head_dim
+            next_row = (blocks[min(first + BLOCK, n_scores - BLOCK) // BLOCK] * keys.shape[1] + head_kv) * head_dim
             sums[: len(ends) * BLOCK] = 0
             for d in range(0, head_dim, STEPS):
                 steps = min(STEPS, head_dim - d)
-                rows, at, stride = panel_of(flat, (row + d) * BLOCK, BLOCK, steps, BLOCK, panel)
+                after = (next_row + d) * BLOCK
+                rows, at, stride = panel_of(flat, (row + d) * BLOCK, BLOCK, steps, BLOCK, after, panel)
                 for i in range(len(ends)):
                     lanes = min(BLOCK, ends[i] - first)
-                    add_panel(sums, i * BLOCK, rows, at, stride, queries, i * width + d, steps, lanes)
+                    add_panel(sums, i * BLOCK, rows, at, stride, queries, i * width + d, steps, lanes, after)
+                    after = -1
             for i in range(len(ends)):
                 _store_scores(sums, i * BLOCK, scores, i * n_scores + first, min(BLOCK, ends[i] - first))
 
@@ -122,12 +125,17 @@ def _make_outputs(dtype: np.dtype[Any]) -> Kernel:
             sums[: len(ends) * BLOCK] = 0
             for first in range(lowest, n_scores, BLOCK):
                 row = (blocks[first // BLOCK] * values.shape[1] + head_kv) * BLOCK
+                next_row = (blocks[min(first + BLOCK, n_scores - BLOCK) // BLOCK] * values.shape[1] + head_kv) * BLOCK
                 steps = min(BLOCK, _most(ends) - first)
-                rows, at, stride = panel_of(flat, row * value_dim + d, value_dim, steps, width, panel)
+                after = next_row * value_dim + d
+                rows, at, stride = panel_of(flat, row * value_dim + d, value_dim, steps, width, after, panel)
                 for i in range(len(ends)):
                     skipped = max(0, begins[i] - first)
                     steps, factors = min(BLOCK, ends[i] - first) - skipped, i * n_scores + first + skipped
-                    add_panel(sums, i * BLOCK, rows, at + skipped * stride, stride, scores, factors, steps, width)
+                    add_panel(
+                        sums, i * BLOCK, rows, at + skipped * stride, stride, scores, factors, steps, width, after
+                    )
+                    after = -1
             for i in range(len(ends)):
                 for lane in range(width):
                     outputs[places[i] * value_dim + d + lane] = np.float32(sums[i * BLOCK + lane])

@@ -213,12 +213,12 @@ def add_up(terms: U8, n_blocks: int, columns: U8, out: F32, first: int, n_rows: 
     store_first(out, 4 * first, n_rows, total)
 
 
-def _make_sixteen(blocks: Blocks32) -> Kernel:
+def _make_sixteen(blocks: Blocks32, *, inline: bool) -> Kernel:
     """The terms of sixteen blocks that follow each other, for every token."""
     size, load_group, term, scales_of = blocks.layout.type_size, blocks.load_group, blocks.term, blocks.scales
     is_moved, moved_at = blocks.offset > 0, 36 + 4 * OFFSETS.index(blocks.offset) if blocks.offset else 0
 
-    @jit(name=f"sixteen_blocks_{blocks.layout.type.name}")
+    @jit(name=f"sixteen_blocks_{'inline_' * inline}{blocks.layout.type.name}", inline=inline)
     def sixteen(
         array: U8, at: int, other: U8, row_bytes: int, n_tokens: int, places: int, block: int,
         terms: U8, to: int, stride: int,
@@ -249,7 +249,18 @@ def _make_sixteen(blocks: Blocks32) -> Kernel:
 
 
 def _make_stream(blocks: Blocks32) -> Kernel:
-    size, sixteen = blocks.layout.type_size, _make_sixteen(blocks)
+    size, sixteen = blocks.layout.type_size, _make_sixteen(blocks, inline=False)
+    sixteen_of_token = _make_sixteen(blocks, inline=True)
+
+    @jit(name=f"sixteen_rows_{blocks.layout.type.name}")
+    def sixteen_rows(flat: U8, at: int, other: U8, places: int, n_blocks: int, terms: U8) -> None:
+        """The terms of sixteen rows with one token."""
+        block = 0
+        for step in range(n_blocks):
+            sixteen_of_token(flat, at + _STEP * size * step, other, 0, 1, places, block, terms, 4 * _STEP * step, 0)
+            block += _STEP
+            while block >= n_blocks:
+                block -= n_blocks
 
     @jit(name=f"stream_{blocks.layout.type.name}")
     def stream(weight: U8, activation: U8, n: int, out: F32, scratch: U8, start: int, stop: int) -> None:
@@ -261,6 +272,10 @@ def _make_stream(blocks: Blocks32) -> Kernel:
         stride = 4 * (STREAM_ROWS * n_blocks + _STEP)
         for first in range(start, stop, STREAM_ROWS):
             n_rows = min(STREAM_ROWS, stop - first)
+            if n_rows == STREAM_ROWS and n_tokens == 1:
+                sixteen_rows(flat, first * n_blocks * size, other, places, n_blocks, terms)
+                add_up(terms, n_blocks, columns, out[0], first, n_rows)
+                continue
             for block in range(0, n_rows * n_blocks, _STEP):
                 at, left = (first * n_blocks + block) * size, n_rows * n_blocks - block
                 if left >= _STEP:

@@ -24,19 +24,23 @@ from minillama.kernels.simd.floats import (
     splat_doubles,
     splat_floats,
 )
+from minillama.kernels.simd.lanes import prefetch
 from minillama.kernels.simd.vectors import add, halves_to_f32, load_u16x16, multiply, store, to_f64
 from minillama.kernels.types import F32, F64, U8, U16
 
 LANES = 16
 STEPS = 64
+_LINE = 64  # bytes
 PANEL_BYTES = 8 * STEPS * STEPS
 
 Panel = npt.NDArray[Any]
 
 
 @jit(allocates=True)
-def _panel_f32(cache: F32, at: int, stride: int, steps: int, lanes: int, scratch: U8) -> tuple[F32, int, int]:
-    """The cache itself, unless the lanes do not fill whole vectors: then a copy padded with zeros."""
+def _panel_f32(
+    cache: F32, at: int, stride: int, steps: int, lanes: int, _next: int, scratch: U8
+) -> tuple[F32, int, int]:
+    """The cache itself (``add_panel`` asks for the next), unless the lanes do not fill whole vectors: then a copy padded with zeros."""
     if lanes % LANES == 0:
         return cache, at, stride
     padded = lanes + -lanes % LANES
@@ -48,11 +52,15 @@ def _panel_f32(cache: F32, at: int, stride: int, steps: int, lanes: int, scratch
 
 
 @jit(allocates=True)
-def _panel_f16(cache: U16, at: int, stride: int, steps: int, lanes: int, scratch: U8) -> tuple[F64, int, int]:
+def _panel_f16(
+    cache: U16, at: int, stride: int, steps: int, lanes: int, next_at: int, scratch: U8
+) -> tuple[F64, int, int]:
     """The halves as doubles, padded with zeros to whole vectors."""
     padded = lanes + -lanes % LANES
     panel = scratch.view(np.float64)
     for i in range(steps):
+        for line in range(0, 2 * lanes, _LINE):
+            prefetch(cache, 2 * (next_at + i * stride) + line)
         for lane in range(0, lanes - lanes % LANES, LANES):
             halves = load_u16x16(cache, 2 * (at + i * stride + lane))
             store(panel, 8 * (i * padded + lane), to_f64(halves_to_f32(halves)))
@@ -64,7 +72,8 @@ def _panel_f16(cache: U16, at: int, stride: int, steps: int, lanes: int, scratch
     return panel, 0, padded
 
 
-# panel_of(flat cache, at, stride, steps, lanes, scratch of PANEL_BYTES) -> (panel, at, stride), in elements
+# panel_of(flat cache, at, stride, steps, lanes, the next panel's at, scratch of PANEL_BYTES) -> (panel, at, stride), in
+# elements; the next panel is asked for meanwhile.
 PANEL: dict[np.dtype[Any], Kernel] = {np.dtype(np.float32): _panel_f32, np.dtype(np.uint16): _panel_f16}
 
 
@@ -73,10 +82,21 @@ def _make_sum_f32(lanes: int) -> Kernel:
 
     @jit(name=f"sum_products_f32_{lanes}")
     def sum_products(
-        sums: F64, place: int, panel: F32, at: int, stride: int, factors: F32, first: int, steps: int
+        sums: F64,
+        place: int,
+        panel: F32,
+        at: int,
+        stride: int,
+        factors: F32,
+        first: int,
+        steps: int,
+        next_at: int,
     ) -> None:
         total = load_sum(sums, 8 * place)
         for i in range(steps):
+            if next_at >= 0:
+                for line in range(0, 4 * lanes, _LINE):
+                    prefetch(panel, 4 * (next_at + i * stride) + line)
             product = multiply(load(panel, 4 * (at + i * stride)), splat(factors[first + i]))
             total = add(total, to_f64(product))
         store(sums, 8 * place, total)
@@ -89,7 +109,15 @@ def _make_sum_f16(lanes: int) -> Kernel:
 
     @jit(name=f"sum_products_f16_{lanes}")
     def sum_products(
-        sums: F64, place: int, panel: F64, at: int, stride: int, factors: F32, first: int, steps: int
+        sums: F64,
+        place: int,
+        panel: F64,
+        at: int,
+        stride: int,
+        factors: F32,
+        first: int,
+        steps: int,
+        next_at: int,
     ) -> None:
         total = load(sums, 8 * place)
         for i in range(steps):
@@ -105,15 +133,20 @@ def _make_add_panel(dtype: np.dtype[Any], make_sum: Any) -> Kernel:
 
     @jit(name=f"add_panel_{SUFFIX[dtype]}")
     def add_panel(
-        sums: F64, place: int, panel: Panel, at: int, stride: int, factors: F32, first: int, steps: int, lanes: int
-    ) -> None:
-        """Add ``steps`` rows of a panel times their factors to the sums from ``place`` on, lanes rounded up to 16."""
+        sums: F64, place: int, panel: Panel, at: int, stride: int, factors: F32, first: int, steps: int, lanes: int,
+        next_at: int,
+    ) -> None:  # fmt: skip
+        """Add ``steps`` rows of a panel times their factors to the sums from ``place`` on, lanes rounded up to 16.
+
+        A panel that is the cache itself has the one at ``next_at`` asked for meanwhile, unless that is negative.
+        """
         lane = 0
         while lanes - lane > WIDE - LANES:
-            sum_wide(sums, place + lane, panel, at + lane, stride, factors, first, steps)
+            ahead = next_at + lane if next_at >= 0 else -1
+            sum_wide(sums, place + lane, panel, at + lane, stride, factors, first, steps, ahead)
             lane += WIDE
         while lane < lanes:
-            sum_narrow(sums, place + lane, panel, at + lane, stride, factors, first, steps)
+            sum_narrow(sums, place + lane, panel, at + lane, stride, factors, first, steps, -1)
             lane += LANES
 
     return add_panel

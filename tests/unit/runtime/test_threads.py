@@ -45,15 +45,36 @@ def plan_of(team: ThreadTeam, *operations: Operation) -> Plan:
 
 
 @settings(deadline=None)  # the first call compiles
-@given(st.integers(1, 5), st.integers(0, 200), st.sampled_from([1, 3, 16]), st.sampled_from([1, 1000, 10**7]))
-def test_every_item_is_covered_once(n_threads: int, n_items: int, granularity: int, work: int) -> None:
+@given(
+    st.integers(1, 5), st.integers(0, 200), st.sampled_from([(1, 1), (3, 1), (16, 1), (1, 3), (1, 7)]),
+    st.sampled_from([1, 1000, 10**7]),
+)  # fmt: skip
+def test_every_item_is_covered_once(n_threads: int, n_items: int, units: tuple[int, int], work: int) -> None:
     visits = np.zeros(n_items, np.int64)
     team = ThreadTeam(n_threads)
     team.run(count, n_items, visits, work_per_item=work)
     if n_items:
-        operation = Operation("count", count, (visits,), n_items, work_per_item=work, granularity=granularity)
+        sizes = {"work_per_item": work, "granularity": units[0], "group": units[1]}
+        operation = Operation("count", count, (visits,), n_items, **sizes)
         team.run_plan(plan_of(team, operation, operation))
     assert (visits == 3).all()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "n_threads", "shares"),
+    [
+        ({"n_items": 9, "group": 3}, 2, (3, 6, 1)),  # a group each, and the third shared out
+        ({"n_items": 14, "group": 7}, 2, (7, 14, 1)),
+        ({"n_items": 4, "group": 4}, 2, (4, 0, 1)),
+        ({"n_items": 32, "group": 4}, 2, (4, 32, 1)),
+        ({"n_items": 1600, "granularity": 16}, 2, (208, 1184, 64)),  # the last are smaller
+        ({"n_items": 5}, 1, (2, 3, 1)),
+    ],
+)
+def test_shares(sizes: dict[str, int], n_threads: int, shares: tuple[int, int, int]) -> None:
+    visits = np.zeros(sizes["n_items"], np.int64)
+    call = Operation("count", count, (visits,), **sizes, work_per_item=10**6).call()
+    assert call.shares(n_threads) == shares
 
 
 @pytest.mark.parametrize("n_threads", [1, 2, 3, 4, 64])
