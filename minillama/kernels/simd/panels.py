@@ -40,7 +40,7 @@ Panel = npt.NDArray[Any]
 def _panel_f32(
     cache: F32, at: int, stride: int, steps: int, lanes: int, _next: int, scratch: U8
 ) -> tuple[F32, int, int]:
-    """The cache itself (``add_panel`` asks for the next), unless the lanes do not fill whole vectors: then a copy padded with zeros."""
+    """The cache itself (``add_panel`` asks for the next); a copy with zeros behind lanes that fill no whole vectors."""
     if lanes % LANES == 0:
         return cache, at, stride
     padded = lanes + -lanes % LANES
