@@ -4,7 +4,7 @@ Each score and each output is the same sum in the same order as in ``reference.a
 scores and values of the head for the outputs, and every lane has its own double sum. A tile is the queries of up to
 ``TILE`` neighbouring tokens of one sequence, or of the heads of one kv head where there are fewer tokens: a panel of
 the cache is used by all of them while it is in the first-level cache. With a window, blocks before all of the tile's
-windows are not looked at.
+windows are not looked at. Less than a whole tile takes less time than reading the cache: it asks for the next block.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _make_scores(dtype: np.dtype[Any]) -> Kernel:
             sums[: len(ends) * BLOCK] = 0
             for d in range(0, head_dim, STEPS):
                 steps = min(STEPS, head_dim - d)
-                after = (next_row + d) * BLOCK
+                after = (next_row + d) * BLOCK if len(ends) < TILE else -1
                 rows, at, stride = panel_of(flat, (row + d) * BLOCK, BLOCK, steps, BLOCK, after, panel)
                 for i in range(len(ends)):
                     lanes = min(BLOCK, ends[i] - first)
@@ -127,7 +127,7 @@ def _make_outputs(dtype: np.dtype[Any]) -> Kernel:
                 row = (blocks[first // BLOCK] * values.shape[1] + head_kv) * BLOCK
                 next_row = (blocks[min(first + BLOCK, n_scores - BLOCK) // BLOCK] * values.shape[1] + head_kv) * BLOCK
                 steps = min(BLOCK, _most(ends) - first)
-                after = next_row * value_dim + d
+                after = next_row * value_dim + d if len(ends) < TILE else -1
                 rows, at, stride = panel_of(flat, row * value_dim + d, value_dim, steps, width, after, panel)
                 for i in range(len(ends)):
                     skipped = max(0, begins[i] - first)

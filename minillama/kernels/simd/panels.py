@@ -59,8 +59,9 @@ def _panel_f16(
     padded = lanes + -lanes % LANES
     panel = scratch.view(np.float64)
     for i in range(steps):
-        for line in range(0, 2 * lanes, _LINE):
-            prefetch(cache, 2 * (next_at + i * stride) + line)
+        if next_at >= 0:
+            for line in range(0, 2 * lanes, _LINE):
+                prefetch(cache, 2 * (next_at + i * stride) + line)
         for lane in range(0, lanes - lanes % LANES, LANES):
             halves = load_u16x16(cache, 2 * (at + i * stride + lane))
             store(panel, 8 * (i * padded + lane), to_f64(halves_to_f32(halves)))
@@ -73,28 +74,20 @@ def _panel_f16(
 
 
 # panel_of(flat cache, at, stride, steps, lanes, the next panel's at, scratch of PANEL_BYTES) -> (panel, at, stride), in
-# elements; the next panel is asked for meanwhile.
+# elements; the next panel is asked for meanwhile, unless its place is negative.
 PANEL: dict[np.dtype[Any], Kernel] = {np.dtype(np.float32): _panel_f32, np.dtype(np.uint16): _panel_f16}
 
 
-def _make_sum_f32(lanes: int) -> Kernel:
+def _make_sum_f32(lanes: int, *, asks: bool) -> Kernel:
     load_sum, load, splat = load_doubles(lanes), load_floats(lanes), splat_floats(lanes)
 
-    @jit(name=f"sum_products_f32_{lanes}")
+    @jit(name=f"sum_products_f32_{lanes}{'_asking' * asks}")
     def sum_products(
-        sums: F64,
-        place: int,
-        panel: F32,
-        at: int,
-        stride: int,
-        factors: F32,
-        first: int,
-        steps: int,
-        next_at: int,
+        sums: F64, place: int, panel: F32, at: int, stride: int, factors: F32, first: int, steps: int, next_at: int
     ) -> None:
         total = load_sum(sums, 8 * place)
         for i in range(steps):
-            if next_at >= 0:
+            if asks:
                 for line in range(0, 4 * lanes, _LINE):
                     prefetch(panel, 4 * (next_at + i * stride) + line)
             product = multiply(load(panel, 4 * (at + i * stride)), splat(factors[first + i]))
@@ -104,10 +97,10 @@ def _make_sum_f32(lanes: int) -> Kernel:
     return sum_products
 
 
-def _make_sum_f16(lanes: int) -> Kernel:
+def _make_sum_f16(lanes: int, *, asks: bool) -> Kernel:
     load, splat = load_doubles(lanes), splat_doubles(lanes)
 
-    @jit(name=f"sum_products_f16_{lanes}")
+    @jit(name=f"sum_products_f16_{lanes}{'_asking' * asks}")
     def sum_products(
         sums: F64,
         place: int,
@@ -129,7 +122,8 @@ def _make_sum_f16(lanes: int) -> Kernel:
 
 
 def _make_add_panel(dtype: np.dtype[Any], make_sum: Any) -> Kernel:
-    sum_wide, sum_narrow = make_sum(WIDE), make_sum(LANES)
+    sum_wide, sum_narrow = make_sum(WIDE, asks=False), make_sum(LANES, asks=False)
+    sum_wide_asking = make_sum(WIDE, asks=dtype == np.float32)
 
     @jit(name=f"add_panel_{SUFFIX[dtype]}")
     def add_panel(
@@ -142,8 +136,10 @@ def _make_add_panel(dtype: np.dtype[Any], make_sum: Any) -> Kernel:
         """
         lane = 0
         while lanes - lane > WIDE - LANES:
-            ahead = next_at + lane if next_at >= 0 else -1
-            sum_wide(sums, place + lane, panel, at + lane, stride, factors, first, steps, ahead)
+            if next_at >= 0:
+                sum_wide_asking(sums, place + lane, panel, at + lane, stride, factors, first, steps, next_at + lane)
+            else:
+                sum_wide(sums, place + lane, panel, at + lane, stride, factors, first, steps, -1)
             lane += WIDE
         while lane < lanes:
             sum_narrow(sums, place + lane, panel, at + lane, stride, factors, first, steps, -1)
