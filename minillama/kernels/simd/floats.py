@@ -197,6 +197,23 @@ def add_exact_product(_typing: Any, total: Vector, x: Vector, y: Vector) -> tupl
 
 
 @intrinsic
+def unknown_one(_typing: Any) -> tuple[Any, Codegen]:
+    """1.0, which LLVM takes for any number, where processors add and convert on some units and multiply on others.
+
+    ``add_exact_product(total, x, one)`` then stays a multiply-add, with the bits of ``total + x``.
+    """
+    double = ir.DoubleType()
+
+    def codegen(_context: Any, builder: Any, _signature: Any, _arguments: Any) -> Any:
+        one = ir.Constant(double, 1.0)
+        if not _HAS_AVX512:
+            return one
+        return builder.call(ir.InlineAsm(ir.FunctionType(double, [double]), "", "=v,0"), [one])
+
+    return types.float64(), codegen
+
+
+@intrinsic
 def _through_half(_typing: Any, x: Vector) -> tuple[Any, Codegen]:
     def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         half = builder.fptrunc(arguments[0], ir.VectorType(ir.HalfType(), x.lanes))

@@ -23,9 +23,10 @@ from minillama.kernels.simd.floats import (
     load_floats,
     splat_doubles,
     splat_floats,
+    unknown_one,
 )
 from minillama.kernels.simd.lanes import prefetch
-from minillama.kernels.simd.vectors import add, halves_to_f32, load_u16x16, multiply, store, to_f64
+from minillama.kernels.simd.vectors import halves_to_f32, load_u16x16, multiply, store, to_f64
 from minillama.kernels.types import F32, F64, U8, U16
 
 LANES = 16
@@ -79,19 +80,20 @@ PANEL: dict[np.dtype[Any], Kernel] = {np.dtype(np.float32): _panel_f32, np.dtype
 
 
 def _make_sum_f32(lanes: int, *, asks: bool) -> Kernel:
-    load_sum, load, splat = load_doubles(lanes), load_floats(lanes), splat_floats(lanes)
+    load, splat = load_floats(lanes), splat_floats(lanes)
+    load_sum, splat_one = load_doubles(lanes), splat_doubles(lanes)
 
     @jit(name=f"sum_products_f32_{lanes}{'_asking' * asks}")
     def sum_products(
         sums: F64, place: int, panel: F32, at: int, stride: int, factors: F32, first: int, steps: int, next_at: int
     ) -> None:
-        total = load_sum(sums, 8 * place)
+        total, one = load_sum(sums, 8 * place), splat_one(unknown_one())
         for i in range(steps):
             if asks:
                 for line in range(0, 4 * lanes, _LINE):
                     prefetch(panel, 4 * (next_at + i * stride) + line)
             product = multiply(load(panel, 4 * (at + i * stride)), splat(factors[first + i]))
-            total = add(total, to_f64(product))
+            total = add_exact_product(total, to_f64(product), one)
         store(sums, 8 * place, total)
 
     return sum_products
