@@ -11,7 +11,7 @@ import numpy as np
 from minillama.gguf.constants import GGMLType
 from minillama.kernels import layouts
 from minillama.kernels.bits import half_to_float, load_u16
-from minillama.kernels.jit import jit
+from minillama.kernels.jit import Kernel, jit
 from minillama.kernels.reference.codebooks import codebook
 from minillama.kernels.simd.entries import less_two_where, make_entries, negated_where
 from minillama.kernels.simd.lanes import load_i8x64, load_u32, load_u64, narrow_u8, splat_i32x16, words_as_i32
@@ -109,11 +109,36 @@ def _top_bits_odd(words: object) -> object:
     return _odd(shift_right(words, 28))
 
 
+def _make_half(at: int) -> Kernel:
+    """A block's scale that lies at a place of its own."""
+
+    @jit(name=f"half_at_{at}")
+    def half(row: U8, start: int) -> np.float32:
+        return load_half(row, start + at)
+
+    return half
+
+
+def _make_unpack(name: str, quants_of: Kernel, scales_of: Kernel, d_of: Kernel) -> Kernel:
+    """A type's function, of ``quants_of(row, start, quarter)``, ``scales_of(row, start)`` and ``d_of(row, start)``."""
+
+    @jit(name=f"unpack_{name}")
+    def unpack(row: U8, start: int) -> Block:
+        scales, d = scales_of(row, start), d_of(row, start)
+        return (
+            quants_of(row, start, 0), quants_of(row, start, 1), quants_of(row, start, 2), quants_of(row, start, 3),
+            scales, scales, d, np.float32(0),
+        )  # fmt: skip
+
+    return unpack
+
+
 _IQ2_XXS_D, _IQ2_XXS_QS = layouts.IQ2_XXS.offset("d"), layouts.IQ2_XXS.offset("qs")
 
 
 @jit
-def _iq2_xxs_quants(row: U8, at: int) -> object:
+def _iq2_xxs_quants(row: U8, start: int, quarter: int) -> object:
+    at = start + _IQ2_XXS_QS + 16 * quarter
     first, second = load_u64(row, at), load_u64(row, at + 8)
     indices = (first & _U(0xFFFFFFFF)) | (second << _U(32))
     signs = _even_signs(_four_sevens_each((first >> _U(32)) | (second & _U(0xFFFFFFFF00000000))))
@@ -121,22 +146,24 @@ def _iq2_xxs_quants(row: U8, at: int) -> object:
 
 
 @jit
-def unpack_iq2_xxs(row: U8, start: int) -> Block:
-    """As ``reference.iq.unpack_iq2_xxs``, 64 added to the quants."""
-    at = start + _IQ2_XXS_QS
-    words = words_as_i32(load_i8x64(row, at))
-    scales = _top_bits_odd(_odd_words_twice(words, words))
-    return (
-        _iq2_xxs_quants(row, at), _iq2_xxs_quants(row, at + 16),
-        _iq2_xxs_quants(row, at + 32), _iq2_xxs_quants(row, at + 48),
-        scales, scales, load_half(row, start + _IQ2_XXS_D), np.float32(0),
-    )  # fmt: skip
+def _iq2_xxs_scales(row: U8, start: int) -> object:
+    words = words_as_i32(load_i8x64(row, start + _IQ2_XXS_QS))
+    return _top_bits_odd(_odd_words_twice(words, words))
 
 
-@jit
-def _sixteen_scales(row: U8, at: int) -> object:
-    packed = load_u8x8(row, at)
-    return _odd(to_i32(_nibbles_in_turn(keep_bits(packed, 15), shift_right(packed, 4))))
+# As reference.iq.unpack_iq2_xxs, 64 added to the quants.
+unpack_iq2_xxs = _make_unpack("iq2_xxs", _iq2_xxs_quants, _iq2_xxs_scales, _make_half(_IQ2_XXS_D))
+
+
+def _make_sixteen_scales(at: int) -> Kernel:
+    """Nibbles of eight bytes, the low one first."""
+
+    @jit(name=f"sixteen_scales_at_{at}")
+    def scales(row: U8, start: int) -> object:
+        packed = load_u8x8(row, start + at)
+        return _odd(to_i32(_nibbles_in_turn(keep_bits(packed, 15), shift_right(packed, 4))))
+
+    return scales
 
 
 _IQ2_XS_D, _IQ2_XS_QS, _IQ2_XS_SCALES = (layouts.IQ2_XS.offset(field) for field in ("d", "qs", "scales"))
@@ -151,8 +178,9 @@ def _four_sevens(word: np.uint64) -> np.uint64:
 
 
 @jit
-def _iq2_xs_quants(row: U8, at: int) -> object:
-    a, b, nine = load_u64(row, at), load_u64(row, at + 8), _U(511)
+def _iq2_xs_quants(row: U8, start: int, quarter: int) -> object:
+    at, nine = start + _IQ2_XS_QS + 16 * quarter, _U(511)
+    a, b = load_u64(row, at), load_u64(row, at + 8)
     indices = (
         a & nine, (a >> _U(16)) & nine, (a >> _U(32)) & nine, (a >> _U(48)) & nine,
         b & nine, (b >> _U(16)) & nine, (b >> _U(32)) & nine, (b >> _U(48)) & nine,
@@ -161,15 +189,8 @@ def _iq2_xs_quants(row: U8, at: int) -> object:
     return add_number(negated_where(_iq2_xs_entries(indices), signs), 64)
 
 
-@jit
-def unpack_iq2_xs(row: U8, start: int) -> Block:
-    """As ``reference.iq.unpack_iq2_xs``, 64 added to the quants."""
-    at, scales = start + _IQ2_XS_QS, _sixteen_scales(row, start + _IQ2_XS_SCALES)
-    return (
-        _iq2_xs_quants(row, at), _iq2_xs_quants(row, at + 16),
-        _iq2_xs_quants(row, at + 32), _iq2_xs_quants(row, at + 48),
-        scales, scales, load_half(row, start + _IQ2_XS_D), np.float32(0),
-    )  # fmt: skip
+# As reference.iq.unpack_iq2_xs, 64 added to the quants.
+unpack_iq2_xs = _make_unpack("iq2_xs", _iq2_xs_quants, _make_sixteen_scales(_IQ2_XS_SCALES), _make_half(_IQ2_XS_D))
 
 
 _IQ2_S_D, _IQ2_S_QS, _IQ2_S_SIGNS = (layouts.IQ2_S.offset(field) for field in ("d", "qs", "signs"))
@@ -177,22 +198,15 @@ _IQ2_S_QH, _IQ2_S_SCALES = layouts.IQ2_S.offset("qh"), layouts.IQ2_S.offset("sca
 
 
 @jit
-def _iq2_s_quants(row: U8, start: int, eighth: int) -> object:
-    high = _U(load_u16(row, start + _IQ2_S_QH + 2 * eighth))
-    indices = _with_high_bits(load_u64(row, start + _IQ2_S_QS + 8 * eighth), high, _U(2))
-    signs = load_u64(row, start + _IQ2_S_SIGNS + 8 * eighth)
+def _iq2_s_quants(row: U8, start: int, quarter: int) -> object:
+    high = _U(load_u16(row, start + _IQ2_S_QH + 2 * quarter))
+    indices = _with_high_bits(load_u64(row, start + _IQ2_S_QS + 8 * quarter), high, _U(2))
+    signs = load_u64(row, start + _IQ2_S_SIGNS + 8 * quarter)
     return add_number(negated_where(_iq2_s_entries(indices), signs), 64)
 
 
-@jit
-def unpack_iq2_s(row: U8, start: int) -> Block:
-    """As ``reference.iq.unpack_iq2_s``, 64 added to the quants."""
-    scales = _sixteen_scales(row, start + _IQ2_S_SCALES)
-    return (
-        _iq2_s_quants(row, start, 0), _iq2_s_quants(row, start, 1),
-        _iq2_s_quants(row, start, 2), _iq2_s_quants(row, start, 3),
-        scales, scales, load_half(row, start + _IQ2_S_D), np.float32(0),
-    )  # fmt: skip
+# As reference.iq.unpack_iq2_s, 64 added to the quants.
+unpack_iq2_s = _make_unpack("iq2_s", _iq2_s_quants, _make_sixteen_scales(_IQ2_S_SCALES), _make_half(_IQ2_S_D))
 
 
 _IQ3_XXS_D, _IQ3_XXS_QS, _IQ3_XXS_SCALES = (layouts.IQ3_XXS.offset(field) for field in ("d", "qs", "scales"))
@@ -207,15 +221,13 @@ def _iq3_xxs_quants(row: U8, start: int, quarter: int) -> object:
 
 
 @jit
-def unpack_iq3_xxs(row: U8, start: int) -> Block:
-    """As ``reference.iq.unpack_iq3_xxs``, 64 added to the quants."""
+def _iq3_xxs_scales(row: U8, start: int) -> object:
     words = words_as_i32(load_u8x32(row, start + _IQ3_XXS_SCALES))
-    scales = _top_bits_odd(_each_twice(words, words))
-    return (
-        _iq3_xxs_quants(row, start, 0), _iq3_xxs_quants(row, start, 1),
-        _iq3_xxs_quants(row, start, 2), _iq3_xxs_quants(row, start, 3),
-        scales, scales, load_half(row, start + _IQ3_XXS_D), np.float32(0),
-    )  # fmt: skip
+    return _top_bits_odd(_each_twice(words, words))
+
+
+# As reference.iq.unpack_iq3_xxs, 64 added to the quants.
+unpack_iq3_xxs = _make_unpack("iq3_xxs", _iq3_xxs_quants, _iq3_xxs_scales, _make_half(_IQ3_XXS_D))
 
 
 _IQ3_S_D, _IQ3_S_QS, _IQ3_S_QH = (layouts.IQ3_S.offset(field) for field in ("d", "qs", "qh"))
@@ -232,15 +244,13 @@ def _iq3_s_quants(row: U8, start: int, quarter: int) -> object:
 
 
 @jit
-def unpack_iq3_s(row: U8, start: int) -> Block:
-    """As ``reference.iq.unpack_iq3_s``, 64 added to the quants."""
+def _iq3_s_scales(row: U8, start: int) -> object:
     packed = bytes_of(load_u32(row, start + _IQ3_S_SCALES), np.uint32(0))
-    scales = _odd(to_i32(_nibbles_twice(keep_bits(packed, 15), shift_right(packed, 4))))
-    return (
-        _iq3_s_quants(row, start, 0), _iq3_s_quants(row, start, 1),
-        _iq3_s_quants(row, start, 2), _iq3_s_quants(row, start, 3),
-        scales, scales, load_half(row, start + _IQ3_S_D), np.float32(0),
-    )  # fmt: skip
+    return _odd(to_i32(_nibbles_twice(keep_bits(packed, 15), shift_right(packed, 4))))
+
+
+# As reference.iq.unpack_iq3_s, 64 added to the quants.
+unpack_iq3_s = _make_unpack("iq3_s", _iq3_s_quants, _iq3_s_scales, _make_half(_IQ3_S_D))
 
 
 _IQ1_S_D, _IQ1_S_QS, _IQ1_S_QH = (layouts.IQ1_S.offset(field) for field in ("d", "qs", "qh"))
@@ -256,15 +266,13 @@ def _iq1_s_quants(row: U8, start: int, quarter: int) -> object:
 
 
 @jit
-def unpack_iq1_s(row: U8, start: int) -> Block:
-    """As ``reference.iq.unpack_iq1_s``, 9 added to the quants."""
+def _iq1_s_scales(row: U8, start: int) -> object:
     numbers = to_i32(keep_bits(shift_right(load_i16x8(row, start + _IQ1_S_QH), 12), 7))
-    scales = _odd(_each_twice(numbers, numbers))
-    return (
-        _iq1_s_quants(row, start, 0), _iq1_s_quants(row, start, 1),
-        _iq1_s_quants(row, start, 2), _iq1_s_quants(row, start, 3),
-        scales, scales, load_half(row, start + _IQ1_S_D), np.float32(0),
-    )  # fmt: skip
+    return _odd(_each_twice(numbers, numbers))
+
+
+# As reference.iq.unpack_iq1_s, 9 added to the quants.
+unpack_iq1_s = _make_unpack("iq1_s", _iq1_s_quants, _iq1_s_scales, _make_half(_IQ1_S_D))
 
 
 _IQ1_M_QS, _IQ1_M_QH, _IQ1_M_SCALES = (layouts.IQ1_M.offset(field) for field in ("qs", "qh", "scales"))
@@ -293,19 +301,23 @@ def _four_threes(packed: np.uint64) -> np.uint64:
 
 
 @jit
-def unpack_iq1_m(row: U8, start: int) -> Block:
-    """As ``reference.iq.unpack_iq1_m``, 9 added to the quants."""
+def _iq1_m_scales(row: U8, start: int) -> object:
     packed = load_u64(row, start + _IQ1_M_SCALES)
     first = _four_threes(packed) | (_four_threes(packed >> _U(16)) << _U(32))
     second = _four_threes(packed >> _U(32)) | (_four_threes(packed >> _U(48)) << _U(32))
-    scales = _odd(to_i32(bytes_of(first, second)))
+    return _odd(to_i32(bytes_of(first, second)))
+
+
+@jit
+def _iq1_m_d(row: U8, start: int) -> np.float32:
+    packed = load_u64(row, start + _IQ1_M_SCALES)
     d = ((packed >> _U(12)) & _U(15)) | ((packed >> _U(24)) & _U(0xF0))
     d |= ((packed >> _U(36)) & _U(0xF00)) | ((packed >> _U(48)) & _U(0xF000))
-    return (
-        _iq1_m_quants(row, start, 0), _iq1_m_quants(row, start, 1),
-        _iq1_m_quants(row, start, 2), _iq1_m_quants(row, start, 3),
-        scales, scales, half_to_float(np.uint32(d)), np.float32(0),
-    )  # fmt: skip
+    return half_to_float(np.uint32(d))
+
+
+# As reference.iq.unpack_iq1_m, 9 added to the quants.
+unpack_iq1_m = _make_unpack("iq1_m", _iq1_m_quants, _iq1_m_scales, _iq1_m_d)
 
 
 _TQ2_0_QS, _TQ2_0_D = layouts.TQ2_0.offset("qs"), layouts.TQ2_0.offset("d")
