@@ -26,6 +26,8 @@ from minillama.runtime.threads import ThreadTeam
 
 # Plans kept: decoding, whole chunks, the rest of a prompt, and one to spare.
 _KEPT = 4
+# Bytes of their results, unless one plan alone has more: those of a prompt's chunk are 70 MB in a model of 1.5B.
+_KEPT_BYTES = 80_000_000
 # A plan keeps the values that are recorded if they take no more than so many bytes, which it does not give back.
 _MOST_KEPT = 64_000_000
 
@@ -140,6 +142,8 @@ class Captured:
             while len(self._plans) >= _KEPT:
                 self._plans.popitem(last=False)
             self._plans[shape] = RecordedPass(self.kernels, self.team, forward, batch, reads, changes)
+            while len(self._plans) > 1 and sum(plan.nbytes for plan in self._plans.values()) > _KEPT_BYTES:
+                self._plans.popitem(last=False)
         self._plans.move_to_end(shape)
         return self._plans[shape]
 
@@ -153,6 +157,8 @@ class RecordedPass:
         Its operations.
     values
         Its named results, in the order in which they are made.
+    nbytes
+        Bytes of its results.
     """
 
     def __init__(
@@ -172,6 +178,7 @@ class RecordedPass:
         self.plan, self.values = Plan(recorder.calls, team.n_threads), tuple(recorder.values)
         self._stretches = _cut(self.plan, [value for value in self.values if value.name in changes], team.n_threads)
         self._kept, self._kept_values = (recorder.arena, recorder.kept), recorder.kept_values
+        self.nbytes = recorder.arena.nbytes
 
     def run(self, batch: Batch, times: I64 | None = None) -> F32:
         """Logits of a batch of the shape the pass was recorded for.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from minillama import gguf
 from minillama.errors import InvalidInputError
 from minillama.model.model import DRIVERS, Model
+from minillama.runtime import capture
 from minillama.runtime.arena import Arena
 from minillama.runtime.batch import Batch
 from minillama.runtime.capture import RecordedPass
@@ -117,6 +120,24 @@ def test_results_outlive_the_next_call(tmp_path: Path) -> None:
     kept = first.copy()
     model.logits(IDS[5:10])
     np.testing.assert_array_equal(first, kept)
+
+
+def test_plans_give_their_memory_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, records = load(tmp_path), []
+    original = capture.RecordedPass.__init__
+
+    def recorded(self: capture.RecordedPass, *arguments: Any) -> None:
+        original(self, *arguments)
+        records.append(weakref.ref(self))
+
+    monkeypatch.setattr(capture.RecordedPass, "__init__", recorded)
+    whole = model.logits(IDS)
+    model.logits(IDS[:7])
+    assert [plan() is not None for plan in records] == [True, True]
+    monkeypatch.setattr(capture, "_KEPT_BYTES", records[1]().nbytes)
+    np.testing.assert_array_equal(model.logits(IDS[:8]), whole[:8])  # too much for the rest, and kept all the same
+    assert [plan() is not None for plan in records] == [False, False, True]
+    np.testing.assert_array_equal(model.logits(IDS), whole)
 
 
 def test_unknown_driver(tmp_path: Path) -> None:
