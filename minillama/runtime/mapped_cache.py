@@ -208,7 +208,7 @@ class _Mapped:
         try:
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(self._descriptor, offset, n_bytes)
-            else:
+            elif hasattr(os, "pwrite"):  # elsewhere files are never sparse
                 os.pwrite(self._descriptor, bytes(n_bytes), offset)
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(self.path)) from None
