@@ -8,6 +8,7 @@ from pathlib import Path
 
 from minillama.model.model import Model
 from minillama.runtime.kv_cache import KVCache
+from minillama.runtime.kv_layout import check_kept
 
 
 class PromptCache:
@@ -29,12 +30,15 @@ class PromptCache:
     ------
     CacheFileError
         The file is there and is not a cache of this model.
+    InvalidInputError
+        The model's caches keep only windows, and cannot be written.
     """
 
     def __init__(self, model: Model, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
         self._there = self._path.exists()
         self.cache: KVCache = model.load_cache(self._path) if self._there else model.new_cache()
+        check_kept(self.cache)
         self._saved = self.cache.tokens
 
     def begin(self, ids: Sequence[int]) -> int:

@@ -123,6 +123,9 @@ def read_header(path: Path, file: IO[bytes], cache: KVCache, *, mapped: bool) ->
         n_blocks = None
     if not isinstance(n_blocks, int) or n_blocks < 0:
         raise CacheFileError(f"{path}: the header is damaged")
+    if header.get("mapped") is not mapped:
+        how = "was saved: load_cache reads it" if mapped else "is a cache itself: open_cache opens it"
+        raise CacheFileError(f"{path}: {how}")
     wanted = make_header(cache, n_blocks, mapped=mapped)
     for key, message in _MUST_AGREE.items():
         if header.get(key) != wanted[key]:
@@ -135,7 +138,6 @@ def read_header(path: Path, file: IO[bytes], cache: KVCache, *, mapped: bool) ->
 
 
 _MUST_AGREE = {
-    "mapped": "mapped: {found}, {wanted} is wanted; load_cache reads what save wrote, open_cache what it made itself",
     "numerics": "made by numerics {found}, this is {wanted}: compute it afresh",
     "model": "made by another model, or by other settings or adapters of it",
     "kv_type": "holds keys and values as {found}, the model was loaded with kv_type={wanted!r}",

@@ -10,6 +10,7 @@ import pytest
 import minillama as ml
 from minillama import gguf
 from minillama.errors import ContextFullError, InvalidInputError
+from minillama.generate import PromptCache
 from minillama.kernels.reference.attention import BLOCK
 from minillama.model.model import Model
 from tests.tiny_families import FAMILIES
@@ -170,9 +171,14 @@ def test_what_such_caches_cannot_do(folder: Path, tmp_path: Path) -> None:
     model = ml.load(folder / "gemma3.gguf", window_only=True)
     cache = model.new_cache()
     model.forward(IDS[:20], cache)
-    for call in (lambda: cache.save(tmp_path / "x.kv"), lambda: model.load_cache(tmp_path / "x.kv")):
+    path = tmp_path / "x.kv"
+    for call in (
+        lambda: cache.save(path), lambda: model.load_cache(path), lambda: model.open_cache(path),
+        lambda: PromptCache(model, path),  # before anything is computed that could not be kept
+    ):  # fmt: skip
         with pytest.raises(InvalidInputError, match="window_only"):
             call()
+    assert not path.exists()
 
 
 def test_what_was_dropped_is_minus_infinity_in_products(folder: Path) -> None:

@@ -271,8 +271,8 @@ def test_files_of_other_kinds_are_refused_and_left_alone(model: Model, path: Pat
     foreign.write_text("notes")
     closed(model, file)
     refused: list[tuple[Callable[[], object], str]] = [
-        (lambda: model.open_cache(saved), r"saved\.kv: mapped: False, True is wanted"),
-        (lambda: model.load_cache(file), r"long\.kv: mapped: True, False is wanted"),
+        (lambda: model.open_cache(saved), r"saved\.kv: was saved: load_cache reads it"),
+        (lambda: model.load_cache(file), r"long\.kv: is a cache itself: open_cache opens it"),
         (lambda: model.open_cache(foreign), r"notes\.txt: not a file of a cache"),
         (lambda: Model(gguf.open(path), kv_type="f16").open_cache(file), "keys and values as f32"),
     ]

@@ -48,6 +48,17 @@ def test_an_unrelated_prompt_starts_afresh(run, tiny, tmp_path):
     assert other["tokens"] == generated(run("generate", "sand", "-m", tiny, "-n", 5, "--json"))["tokens"]
 
 
+def test_window_only_reaches_the_model(run, tiny, monkeypatch):
+    plain, seen = generated(run("generate", PROMPT, "-m", tiny, "-n", 8, "--json")), []
+    original = ml.LanguageModel.__init__
+    monkeypatch.setattr(
+        ml.LanguageModel, "__init__", lambda *args, **options: (seen.append(options), original(*args, **options))[1]
+    )
+    found = generated(run("generate", PROMPT, "-m", tiny, "-n", 8, "--json", "--window-only"))
+    assert seen[0]["window_only"] is True
+    assert found["tokens"] == plain["tokens"]
+
+
 def test_a_file_of_another_kind_is_refused_and_left(run, tiny, tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("keep me")
