@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from minillama.kernels.bits import half_to_float
 from minillama.kernels.jit import Kernel, jit
-from minillama.kernels.reference.attention import SUFFIX
 from minillama.kernels.simd.floats import (
     WIDE,
     add_exact_product,
@@ -99,20 +98,12 @@ def _make_sum_f32(lanes: int, *, asks: bool) -> Kernel:
     return sum_products
 
 
-def _make_sum_f16(lanes: int, *, asks: bool) -> Kernel:
+def _make_sum_f16(lanes: int) -> Kernel:
     load, splat = load_doubles(lanes), splat_doubles(lanes)
 
-    @jit(name=f"sum_products_f16_{lanes}{'_asking' * asks}")
+    @jit(name=f"sum_products_f16_{lanes}")
     def sum_products(
-        sums: F64,
-        place: int,
-        panel: F64,
-        at: int,
-        stride: int,
-        factors: F32,
-        first: int,
-        steps: int,
-        next_at: int,
+        sums: F64, place: int, panel: F64, at: int, stride: int, factors: F32, first: int, steps: int, _next_at: int
     ) -> None:
         total = load(sums, 8 * place)
         for i in range(steps):
@@ -123,11 +114,8 @@ def _make_sum_f16(lanes: int, *, asks: bool) -> Kernel:
     return sum_products
 
 
-def _make_add_panel(dtype: np.dtype[Any], make_sum: Any) -> Kernel:
-    sum_wide, sum_narrow = make_sum(WIDE, asks=False), make_sum(LANES, asks=False)
-    sum_wide_asking = make_sum(WIDE, asks=dtype == np.float32)
-
-    @jit(name=f"add_panel_{SUFFIX[dtype]}")
+def _make_add_panel(name: str, sum_wide: Kernel, sum_wide_asking: Kernel, sum_narrow: Kernel) -> Kernel:
+    @jit(name=f"add_panel_{name}")
     def add_panel(
         sums: F64, place: int, panel: Panel, at: int, stride: int, factors: F32, first: int, steps: int, lanes: int,
         next_at: int,
@@ -150,7 +138,10 @@ def _make_add_panel(dtype: np.dtype[Any], make_sum: Any) -> Kernel:
     return add_panel
 
 
+_wide_f16 = _make_sum_f16(WIDE)
 ADD_PANEL: dict[np.dtype[Any], Kernel] = {
-    dtype: _make_add_panel(dtype, make_sum)
-    for dtype, make_sum in ((np.dtype(np.float32), _make_sum_f32), (np.dtype(np.uint16), _make_sum_f16))
+    np.dtype(np.float32): _make_add_panel(
+        "f32", _make_sum_f32(WIDE, asks=False), _make_sum_f32(WIDE, asks=True), _make_sum_f32(LANES, asks=False)
+    ),
+    np.dtype(np.uint16): _make_add_panel("f16", _wide_f16, _wide_f16, _make_sum_f16(LANES)),
 }
