@@ -163,9 +163,9 @@ class BlockPool:
         return new
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CacheMemory:
-    """The pools that hold a model's layers: one for all, or one for each kind of layer.
+    """The pools that hold a model's layers: one for all, or one for each kind of layer. It equals no other.
 
     Attributes
     ----------
@@ -180,12 +180,6 @@ class CacheMemory:
     pools: tuple[BlockPool, ...]
     windows: tuple[int, ...]
     places: tuple[tuple[int, int], ...]
-
-    # Two memories are never the same, whatever they hold.
-    __hash__ = object.__hash__
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
 
     @classmethod
     def of(
@@ -300,9 +294,11 @@ class BlockTable:
 
     def forget(self, lengths: Sequence[int]) -> None:
         """Drop blocks that no token sees after any of these lengths, but for one to spare."""
+        if not self.window:
+            return
         kept = {i for n in lengths for i in range(max(0, self.first_seen(n) - BLOCK) // BLOCK, -(-n // BLOCK))}
         for i, block in enumerate(self._blocks):
-            if self.window and block != _DROPPED and i not in kept:
+            if block != _DROPPED and i not in kept:
                 self._release(block)
                 self._blocks[i] = _DROPPED
 

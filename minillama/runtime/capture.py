@@ -157,8 +157,6 @@ class RecordedPass:
         Its operations.
     values
         Its named results, in the order in which they are made.
-    nbytes
-        Bytes of its results.
     """
 
     def __init__(
@@ -178,7 +176,11 @@ class RecordedPass:
         self.plan, self.values = Plan(recorder.calls, team.n_threads), tuple(recorder.values)
         self._stretches = _cut(self.plan, [value for value in self.values if value.name in changes], team.n_threads)
         self._kept, self._kept_values = (recorder.arena, recorder.kept), recorder.kept_values
-        self.nbytes = recorder.arena.nbytes
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its results."""
+        return self._kept[0].nbytes
 
     def run(self, batch: Batch, times: I64 | None = None) -> F32:
         """Logits of a batch of the shape the pass was recorded for.

@@ -155,20 +155,25 @@ class MappedCache(KVCache):
         """Forget all positions from ``n`` on; see :meth:`KVCache.truncate`."""
         self.check()
         super().truncate(n)
-        self._file.write(self, n)
+        self._write(n)
 
     def shift(self, n_discard: int, *, n_keep: int = 0) -> None:
         """Forget positions in the middle; see :meth:`KVCache.shift`."""
         self.check()
         super().shift(n_discard, n_keep=n_keep)
         self._file.state[0] = _CHANGING
-        self._file.write(self, 0)
+        self._write(0)
 
     def advance(self, ids: Sequence[int] | I64, *, altered: bool = False) -> None:
         """The next positions, reserved before, have been written: they hold these tokens."""
         before = len(self)
         super().advance(ids, altered=altered)
-        self._file.write(self, before)
+        self._write(before)
+
+    def _write(self, n_same: int) -> None:
+        """Have the file say what is held, of which it has the first ``n_same`` tokens and their blocks already."""
+        n_blocks = n_same // BLOCK
+        self._file.write(n_same, self._tokens[n_same:], n_blocks, self.blocks[n_blocks:], altered=self.altered)
 
 
 class _Mapped:
@@ -238,12 +243,14 @@ class _Mapped:
         self.flush()  # the disk is to know that it is open, should the machine stop
         return blocks, list(tokens)
 
-    def write(self, cache: KVCache, n_same: int) -> None:
-        """Say what a cache holds, of which the file has the first ``n_same`` tokens already."""
-        self.table[: len(cache.blocks)] = cache.blocks
-        self.tokens[n_same : len(cache)] = cache.tokens[n_same:]
-        self.state[1] = cache.altered
-        self.state[0] = len(cache)
+    def write(
+        self, n_tokens: int, tokens: Sequence[int], n_blocks: int, blocks: Sequence[int], *, altered: bool
+    ) -> None:
+        """Say which tokens and blocks are held after the first of each; the number of tokens, which counts, last."""
+        self.table[n_blocks : n_blocks + len(blocks)] = blocks
+        self.tokens[n_tokens : n_tokens + len(tokens)] = tokens
+        self.state[1] = altered
+        self.state[0] = n_tokens + len(tokens)
 
     def check(self) -> None:
         """Raise if the file was closed or cut short."""

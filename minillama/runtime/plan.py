@@ -15,7 +15,8 @@ from minillama.runtime.entry import entry_point, kind_of, words_of
 
 ALIGNMENT = 64
 ROW_BYTES = 128
-# Words of a row; what changes while a plan runs has a cache line of its own.
+# Words of a row; what changes while a plan runs has a cache line of its own. A share has GRAIN items up to the item
+# COARSE, and FINE_GRAIN items from there on.
 ENTRY, PARAMETERS, N_ITEMS, GRAIN, COARSE, FINE_GRAIN = 0, 8, 16, 24, 32, 40
 NEXT, FINISHED = 64, 72
 
