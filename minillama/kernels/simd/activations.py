@@ -14,7 +14,7 @@ After the last block the row begins again, so that sixteen blocks can be read fr
 Rows of Q8_K, of ``n`` values in blocks of 256:
 
     quants      int8 [n]             within each 32: k, k + 8, k + 16, k + 24 side by side
-    pairs       int16 [n]            in each block by k mod 8, then in order: k, k + 8 side by side in each 16
+    unsigned    uint8 [n]            the same plus 128
     bsums       int16 [n / 16]       sums of 16 quants
     sums        int16 [n / 32]       and of 32
     d           float32 [n / 256]
@@ -34,17 +34,15 @@ from minillama.kernels.layouts import LAYOUTS
 from minillama.kernels.reference import quantize
 from minillama.kernels.scratch import copy_bytes
 from minillama.kernels.simd import unquantized
-from minillama.kernels.simd.dots import dot_bytes, dot_pairs, sum_quads, zeros_i32x16
+from minillama.kernels.simd.dots import dot_bytes, sum_quads, zeros_i32x16
 from minillama.kernels.simd.floats import divide, half_lanes, load_first, store_first, where_greater
 from minillama.kernels.simd.lanes import (
+    bytes_as_u8,
     load_i8x64,
-    load_i16x32,
     narrow_i8,
     narrow_i16,
-    splat_i16x32,
     splat_i32x16,
     splat_u8x64,
-    transpose_eights,
 )
 from minillama.kernels.simd.rounding import (
     bits_of,
@@ -67,7 +65,6 @@ from minillama.kernels.simd.vectors import (
     store,
     subtract,
     to_f32,
-    to_i16,
 )
 from minillama.kernels.types import F32, U8
 
@@ -84,19 +81,19 @@ def padded_blocks(n: int) -> int:
 @jit
 def bsums_place(n: int, block: int) -> int:
     """Where the sums of 16 quants of a block of Q8_K are."""
-    return 3 * n + 32 * block
+    return 2 * n + 32 * block
 
 
 @jit
 def sums_place(n: int, block: int) -> int:
     """Where the sums of 32 quants are."""
-    return 3 * n + n // 8 + 16 * block
+    return 2 * n + n // 8 + 16 * block
 
 
 @jit
 def d_place(n: int, block: int) -> int:
     """Where the scale is."""
-    return 3 * n + n // 8 + n // 16 + 4 * block
+    return 2 * n + n // 8 + n // 16 + 4 * block
 
 
 def activation_bytes(type_: GGMLType, n: int) -> int:
@@ -107,7 +104,7 @@ def activation_bytes(type_: GGMLType, n: int) -> int:
     if type_ is GGMLType.Q8_1:
         return 40 * places
     if type_ is GGMLType.Q8_K:
-        return -(-(3 * n + 3 * (n // 16) + n // 64) // 64) * 64
+        return -(-(2 * n + 3 * (n // 16) + n // 64) // 64) * 64
     if type_ in unquantized.FLOATS:
         return unquantized.activation_bytes(type_, n)
     return LAYOUTS[type_].row_bytes(n)
@@ -236,7 +233,7 @@ _Q8_0_SIZE, _Q8_0_D, _Q8_0_QS = layouts.Q8_0.type_size, layouts.Q8_0.offset("d")
 _Q8_K_D, _Q8_K_QS, _Q8_K_BSUMS = (layouts.Q8_K.offset(field) for field in ("d", "qs", "bsums"))
 _Q8_K_SIZE = layouts.Q8_K.type_size
 _side_by_side = make_shuffle([8 * t + lane for lane in range(8) for t in range(4)])  # of 32
-_in_pairs = make_shuffle([8 * half + lane for lane in range(8) for half in range(2)])  # of 16
+_in_turn = make_shuffle([lane + 8 * second for lane in range(8) for second in range(2)])  # of two vectors of eight
 _joined = make_shuffle(range(32))
 _even, _odd = make_shuffle(range(0, 16, 2)), make_shuffle(range(1, 16, 2))
 _SIGN = -(2**31)  # of the bits of a float32
@@ -269,21 +266,31 @@ def _extreme(x: F32) -> np.float32:
 
 @jit
 def _spread(row: U8, n: int, block: int, group: int, low: object, high: object) -> None:
-    """Write 32 quants, the given one of the block's eight groups, in both of their orders, pairs not yet by class."""
-    store(row, 256 * block + 32 * group, _side_by_side(_joined(low, high), _joined(low, high)))
-    store(row, n + 512 * block + 64 * group, _in_pairs(to_i16(low), to_i16(low)))
-    store(row, n + 512 * block + 64 * group + 32, _in_pairs(to_i16(high), to_i16(high)))
+    """Write 32 quants, the given one of the block's eight groups, as they are and unsigned."""
+    both, at = _joined(low, high), 256 * block + 32 * group
+    quants = _side_by_side(both, both)
+    store(row, at, quants)
+    store(row, n + at, add_number(quants, 128))
+
+
+@jit
+def _sums_by_sixteen(row: U8, at: int, which: object) -> object:
+    """Of each 32 quants of a block, the sum of those that ``which`` has ones for in every four: int32 x 8."""
+    z = zeros_i32x16()
+    fours = sum_quads(
+        dot_bytes(z, which, load_i8x64(row, at)), dot_bytes(z, which, load_i8x64(row, at + 64)),
+        dot_bytes(z, which, load_i8x64(row, at + 128)), dot_bytes(z, which, load_i8x64(row, at + 192)),
+    )  # fmt: skip
+    return add(_even(fours, fours), _odd(fours, fours))
 
 
 @jit
 def _finish_block(row: U8, n: int, block: int) -> None:
-    """Order the pairs by class, and write the sums."""
-    pairs, ones, sums = n + 512 * block, splat_i16x32(np.int16(1)), zeros_i32x16()
-    transpose_eights(row, pairs)
-    for c in range(8):
-        sums = dot_pairs(sums, load_i16x32(row, pairs + 64 * c), ones)
-    store(row, bsums_place(n, block), narrow_i16(sums))
-    store(row, sums_place(n, block), narrow_i16(add(_even(sums, sums), _odd(sums, sums))))
+    """Write the sums: k and k + 8 belong to the first 16 of each 32, k + 16 and k + 24 to the others."""
+    first = _sums_by_sixteen(row, 256 * block, bytes_as_u8(splat_i32x16(np.int32(0x00000101))))
+    second = _sums_by_sixteen(row, 256 * block, bytes_as_u8(splat_i32x16(np.int32(0x01010000))))
+    store(row, bsums_place(n, block), narrow_i16(_in_turn(first, second)))
+    store(row, sums_place(n, block), narrow_i16(add(first, second)))
 
 
 @jit

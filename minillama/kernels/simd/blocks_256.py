@@ -5,8 +5,10 @@ kernels:
 
 - ``stream``, for few tokens: a block at a time, the eight lanes of a row in a vector. Bytes are ordered so that a
   32-bit lane holds k, k + 8, k + 16 and k + 24: sums of two fit 16 bits and are multiplied by the scales of two groups.
-- ``matrix``, for many: sixteen rows are unpacked side by side, one to a lane, scales multiplied into the quants, which
-  then fit 16 bits; all tokens use them. The float sums of a class k mod 8 are a vector of their own.
+- ``matrix``, for many: sixteen rows are unpacked side by side, one to a lane, and used for all tokens. The products of
+  a class k mod 8 are summed by group, in 16 bits, and multiplied by the groups' scales in pairs; the float sums of a
+  class are a vector of their own. Tokens' quants are unsigned there, as they are plus 128: what a token of zeros would
+  give is taken away.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from typing import Any
 import numpy as np
 
 from minillama.gguf.constants import GGMLType
+from minillama.kernels import tiers
+from minillama.kernels.bits import store_f32
 from minillama.kernels.jit import Kernel, jit
 from minillama.kernels.layouts import LAYOUTS
 from minillama.kernels.reference.iq import FACTOR
@@ -34,16 +38,25 @@ from minillama.kernels.simd.lanes import (
     splat_u8x64,
     words_as_i32,
 )
-from minillama.kernels.simd.tiles import ROWS, Tile, copy_rows, dot_pairs_each, store_each, transpose
+from minillama.kernels.simd.tiles import (
+    ROWS,
+    Tile,
+    copy_rows,
+    dot_pairs_each,
+    dot_scaled_fours_each,
+    dot_scaled_pairs_each,
+    store_each,
+    transpose,
+)
 from minillama.kernels.simd.vectors import (
     add,
     add_number,
-    as_i8,
     lane_sum,
     load_f32x8,
     load_f32x16,
     load_i16x8,
     load_i16x16,
+    load_i32x16,
     make_shuffle,
     multiply,
     ordered_sum,
@@ -52,7 +65,6 @@ from minillama.kernels.simd.vectors import (
     store,
     subtract,
     to_f32,
-    to_i16,
 )
 from minillama.kernels.types import F32, U8
 
@@ -65,13 +77,18 @@ FACTORS = {type_: (1.0, FACTOR.get(type_, 1.0)) for type_ in UNPACK} | {
     type_: (FACTOR[type_], 1.0) for type_ in (GGMLType.IQ1_S, GGMLType.IQ1_M)
 }
 _CLASSES = 8  # k mod 8
-_BLOCK_TILE = 256 * 2 * ROWS  # bytes of a block of sixteen rows, scaled
+# Where a block of sixteen rows has its quants, scales, minimums, factors and products with zeros, in bytes.
+_SCALES, _MINS, _ZEROS, _D, _DMIN = 4096, 4608, 5120, 5632, 5696
+_UNPACKED = 5760
+# Types whose groups of 32 have one scale, and whose quants are from 0 to 32, so that sums of four products fit 16 bits;
+# where an instruction sums four.
+_IN_FOURS = (GGMLType.Q4_K, GGMLType.Q5_K) if any(map(tiers.has, ("avx512vnni", "avxvnni", "dotprod"))) else ()
 
 # The float sums are in memory, so there are registers for the integers of sixteen tokens; eight were a tenth slower.
 _tile = Tile(16)
 TOKENS, MATRIX_TOKENS = _tile.n_tokens, _tile.n_tokens  # of a tile; from so many on, the matrix kernel
 zeros_i32_tile, zeros_f32_tile, load_f32_tile = _tile.zeros_i32, _tile.zeros_f32, _tile.load_f32
-for_each, splat_each_f32 = _tile.for_each, _tile.splat_each_f32
+for_each, for_each_i32, splat_each_f32 = _tile.for_each, _tile.for_each_i32, _tile.splat_each_f32
 
 _side_by_side = make_shuffle([32 * h + lane + 8 * t for h in range(2) for lane in range(8) for t in range(4)])
 _pair: list[Any] = [make_shuffle([2 * i] * 8 + [2 * i + 1] * 8) for i in range(4)]
@@ -204,53 +221,68 @@ def _make_stream(type_: GGMLType) -> Kernel:
     return stream
 
 
-_scale_of: list[Any] = [make_shuffle([2 * g, 2 * g, 2 * g + 1, 2 * g + 1] * 8) for g in range(8)]
-_scale_0, _scale_1, _scale_2, _scale_3, _scale_4, _scale_5, _scale_6, _scale_7 = _scale_of
-_first_32, _last_32 = make_shuffle(range(32)), make_shuffle(range(32, 64))
+_even_groups = make_shuffle([2 * group for group in range(8)])
 
 
-@jit
-def _store_scaled(staging: U8, to: int, quants: object, first_scale: object, second_scale: object) -> None:
-    """Write two groups of 32 quants times their scales, in pairs k, k + 8 ordered by k mod 8."""
-    quants = _order(quants)
-    store(staging, to, multiply(to_i16(_first_32(quants, quants)), first_scale))
-    store(staging, to + 64, multiply(to_i16(_last_32(quants, quants)), second_scale))
+def _make_class_sums(type_: GGMLType) -> Kernel:
+    """Add the 32 scaled products of a class in a block, of every row with those of every token."""
+
+    @jit(name=f"class_sums_by_fours_{type_.name}")
+    def by_fours(whole: object, rows: U8, at: int, c: int, other: U8, quants: int, stride: int) -> object:
+        for pair in range(4):
+            group, four = at + 1024 * pair + 64 * c, quants + 64 * pair + 4 * c
+            first, second = load_i8x64(rows, group), load_i8x64(rows, group + 512)
+            scales = load_i16x32(rows, at + _SCALES + 64 * pair)
+            whole = dot_scaled_fours_each(whole, first, second, scales, other, four, four + 32, stride)
+        return whole
+
+    @jit(name=f"class_sums_by_pairs_{type_.name}")
+    def by_pairs(whole: object, rows: U8, at: int, c: int, other: U8, quants: int, stride: int) -> object:
+        for group in range(8):
+            four = load_i8x64(rows, at + 512 * group + 64 * c)
+            scales = load_i16x32(rows, at + _SCALES + 64 * group)
+            whole = dot_scaled_pairs_each(whole, four, scales, other, quants + 32 * group + 4 * c, stride)
+        return whole
+
+    return by_fours if type_ in _IN_FOURS else by_pairs
 
 
 def _make_unpack(type_: GGMLType) -> Kernel:
-    """Sixteen rows side by side: scaled quants and minimums by pairs, and the two factors."""
+    """Sixteen rows side by side, for one block after another."""
     (unpack_block, offset), size = UNPACK[type_], LAYOUTS[type_].type_size
+    class_sums, is_in_fours = _make_class_sums(type_), type_ in _IN_FOURS
+
+    @jit(name=f"unpack_row_{type_.name}")
+    def unpack_row(flat: U8, start: int, staging: U8, r: int, rows: U8, at: int) -> None:
+        q0, q1, q2, q3, scales, mins, d, dmin = unpack_block(flat, start)
+        store(staging, 256 * r, _order(add_number(q0, -offset)))
+        store(staging, 256 * r + 64, _order(add_number(q1, -offset)))
+        store(staging, 256 * r + 128, _order(add_number(q2, -offset)))
+        store(staging, 256 * r + 192, _order(add_number(q3, -offset)))
+        scales = narrow_i16(scales)
+        if is_in_fours:
+            scales = _even_groups(scales, scales)
+        scatter_32(rows, at + _SCALES + 4 * r, 64, words_as_i32(scales))
+        scatter_32(rows, at + _MINS + 4 * r, 64, words_as_i32(narrow_i16(mins)))
+        store_f32(rows, at + _D + 4 * r, d)
+        store_f32(rows, at + _DMIN + 4 * r, dmin)
 
     @jit(name=f"unpack_rows_{type_.name}")
-    def unpack(flat: U8, first: int, n_blocks: int, staging: U8, tile: U8, mins: U8, factors: F32) -> None:
+    def unpack(flat: U8, first: int, n_blocks: int, staging: U8, rows: U8) -> None:
         for block in range(n_blocks):
+            at = _UNPACKED * block
             for r in range(ROWS):
-                at = ((first + r) * n_blocks + block) * size
-                q0, q1, q2, q3, scales, low, d, dmin = unpack_block(flat, at)
-                q0, q1 = as_i8(add_number(q0, -offset)), as_i8(add_number(q1, -offset))
-                q2, q3 = as_i8(add_number(q2, -offset)), as_i8(add_number(q3, -offset))
-                s, to = settled(narrow_i16(scales)), 512 * r
-                _store_scaled(staging, to, q0, _scale_0(s, s), _scale_1(s, s))
-                _store_scaled(staging, to + 128, q1, _scale_2(s, s), _scale_3(s, s))
-                _store_scaled(staging, to + 256, q2, _scale_4(s, s), _scale_5(s, s))
-                _store_scaled(staging, to + 384, q3, _scale_6(s, s), _scale_7(s, s))
-                scatter_32(mins, 512 * block + 4 * r, 64, words_as_i32(narrow_i16(low)))
-                factors[2 * ROWS * block + r] = d
-                factors[2 * ROWS * block + ROWS + r] = dmin
-            for group in range(8):
-                transpose(staging, 64 * group, 512, tile, _BLOCK_TILE * block + 1024 * group)
+                unpack_row(flat, ((first + r) * n_blocks + block) * size, staging, r, rows, at)
+            for quarter in range(4):
+                transpose(staging, 64 * quarter, 256, rows, at + 1024 * quarter)
+        staging[:256] = 128  # a token of zeros
+        for block in range(n_blocks):
+            at = _UNPACKED * block
+            for c in range(_CLASSES):
+                of_zeros = class_sums(zeros_i32x16(), rows, at, c, staging, 0, 0)
+                store(rows, at + _ZEROS + 64 * c, subtract(zeros_i32x16(), of_zeros))
 
     return unpack
-
-
-@jit
-def _class_sums(whole: object, tile: U8, at: int, other: U8, pairs: int, stride: int) -> object:
-    """Add the 32 products of one class: two pairs from each group of 32, of every row with those of every token."""
-    for group in range(8):
-        to, pair = at + 1024 * group, pairs + 8 * group
-        whole = dot_pairs_each(whole, load_i16x32(tile, to), other, pair, stride)
-        whole = dot_pairs_each(whole, load_i16x32(tile, to + 64), other, pair + 4, stride)
-    return whole
 
 
 def _make_minimum_sums(type_: GGMLType) -> Kernel:
@@ -259,10 +291,10 @@ def _make_minimum_sums(type_: GGMLType) -> Kernel:
     n_pairs = 8 if is_of_16 else 4
 
     @jit(name=f"minimum_sums_{type_.name}")
-    def minimum_sums(mins: U8, other: U8, row: int, stride: int, n: int, block: int) -> object:
+    def minimum_sums(rows: U8, at: int, other: U8, row: int, stride: int, n: int, block: int) -> object:
         low, sums = zeros_i32_tile(), row + (bsums_place(n, block) if is_of_16 else sums_place(n, block))
         for i in range(n_pairs):
-            low = dot_pairs_each(low, load_i16x32(mins, 512 * block + 64 * i), other, sums + 4 * i, stride)
+            low = dot_pairs_each(low, load_i16x32(rows, at + _MINS + 64 * i), other, sums + 4 * i, stride)
         return to_f32(low)
 
     return minimum_sums
@@ -272,26 +304,27 @@ def _make_tile_of_tokens(type_: GGMLType) -> Kernel:
     """The products of the unpacked rows with ``TOKENS`` tokens."""
     is_one_sum, has_minimum = type_ in _ONE_SUM, type_ in _WITH_MINIMUM
     inner, outer = map(np.float32, FACTORS[type_])
-    minimum_sums = _make_minimum_sums(type_)
+    class_sums, minimum_sums = _make_class_sums(type_), _make_minimum_sums(type_)
 
     @jit(name=f"tile_of_tokens_{type_.name}")
-    def products(tile: U8, mins: U8, factors: U8, sums: U8, other: U8, row: int, stride: int, n: int) -> object:
+    def products(rows: U8, sums: U8, other: U8, row: int, stride: int, n: int) -> object:
         sums[:] = 0
         totals = zeros_f32_tile()
         for block in range(n // 256):
-            pairs, d_at = row + n + 512 * block, row + d_place(n, block)
-            d_other = splat_each_f32(other, d_at, stride)
-            scale = multiply(for_each(load_f32x16(factors, 128 * block)), d_other)
+            at, quants = _UNPACKED * block, row + n + 256 * block
+            d_other = splat_each_f32(other, row + d_place(n, block), stride)
+            scale = multiply(for_each(load_f32x16(rows, at + _D)), d_other)
             low = zeros_f32_tile()
             if has_minimum:
-                low = minimum_sums(mins, other, row, stride, n, block)
-                low = multiply(multiply(for_each(load_f32x16(factors, 128 * block + 64)), d_other), low)
+                low = minimum_sums(rows, at, other, row, stride, n, block)
+                low = multiply(multiply(for_each(load_f32x16(rows, at + _DMIN)), d_other), low)
             whole = zeros_i32_tile()
             for c in range(_CLASSES):
-                whole = _class_sums(whole, tile, _BLOCK_TILE * block + 128 * c, other, pairs + 64 * c, stride)
+                whole = add(whole, for_each_i32(load_i32x16(rows, at + _ZEROS + 64 * c)))
+                whole = class_sums(whole, rows, at, c, other, quants, stride)
                 if not is_one_sum:
-                    at = 4 * ROWS * TOKENS * c
-                    store(sums, at, add(load_f32_tile(sums, at), multiply(scale, to_f32(whole))))
+                    to = 4 * ROWS * TOKENS * c
+                    store(sums, to, add(load_f32_tile(sums, to), multiply(scale, to_f32(whole))))
                     whole = zeros_i32_tile()
             if is_one_sum:
                 sum_ = multiply(for_each(splat_f32x16(inner)), to_f32(whole))
@@ -306,7 +339,7 @@ def _make_tile_of_tokens(type_: GGMLType) -> Kernel:
     return products
 
 
-_STAGING, _EDGE = 512 * ROWS, 4 * ROWS * TOKENS
+_STAGING, _EDGE = 256 * ROWS, 4 * ROWS * TOKENS
 
 
 def _make_matrix(type_: GGMLType) -> Kernel:
@@ -317,15 +350,13 @@ def _make_matrix(type_: GGMLType) -> Kernel:
         n_tokens, row_bytes = activation.shape
         flat, other, n_blocks = weight.reshape(-1), activation.reshape(-1), n // 256
         staging, edge, rest = scratch[:_STAGING], scratch[_STAGING : _STAGING + _EDGE], scratch[_STAGING + _EDGE :]
-        sums, rest = rest[: _CLASSES * _EDGE], rest[_CLASSES * _EDGE :]
-        tile, rest = rest[: _BLOCK_TILE * n_blocks], rest[_BLOCK_TILE * n_blocks :]
-        mins, factors = rest[: 512 * n_blocks], rest[512 * n_blocks : 640 * n_blocks]
+        sums, rows = rest[: _CLASSES * _EDGE], rest[_CLASSES * _EDGE :]
         for begin in range(start, stop, ROWS):
             first = min(begin, weight.shape[0] - ROWS)
-            unpack(flat, first, n_blocks, staging, tile, mins, factors.view(np.float32))
+            unpack(flat, first, n_blocks, staging, rows)
             for next_token in range(0, n_tokens, TOKENS):
                 token = min(next_token, n_tokens - TOKENS)
-                totals = products(tile, mins, factors, sums, other, token * row_bytes, row_bytes, n)
+                totals = products(rows, sums, other, token * row_bytes, row_bytes, n)
                 if begin == first and begin + ROWS <= stop:
                     store_each(out, 4 * (token * out.shape[1] + first), 4 * out.shape[1], totals)
                 else:
@@ -337,7 +368,7 @@ def _make_matrix(type_: GGMLType) -> Kernel:
 
 def mul_mat_scratch(n: int, n_tokens: int) -> int:
     """Bytes of scratch that the kernels need."""
-    matrix = _STAGING + _EDGE + _CLASSES * _EDGE + n // 256 * (_BLOCK_TILE + 640)
+    matrix = _STAGING + _EDGE + _CLASSES * _EDGE + n // 256 * _UNPACKED
     return matrix if n_tokens >= MATRIX_TOKENS else 32 * MATRIX_TOKENS
 
 

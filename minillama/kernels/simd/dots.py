@@ -59,14 +59,21 @@ def _madd(builder: Any, total: Any, left: Any, right: Any) -> Any:
     return builder.add(total, _call(builder, "llvm.x86.avx2.pmadd.wd", total.type, [left, right]))
 
 
-def _madd_bytes(builder: Any, total: Any, unsigned: Any, signed: Any) -> Any:
-    """Bytes 0 and 2 of each four as 16-bit numbers, then bytes 1 and 3."""
+def _bytes_of_pairs(builder: Any, unsigned: Any, signed: Any) -> Any:
+    """Of each two bytes the first two, then the second two, as 16-bit numbers."""
     pairs = ir.VectorType(ir.IntType(16), unsigned.type.count // 2)
     eight = ir.Constant(pairs, [8] * pairs.count)
     unsigned, signed = builder.bitcast(unsigned, pairs), builder.bitcast(signed, pairs)
     low = builder.and_(unsigned, ir.Constant(pairs, [0xFF] * pairs.count))
-    total = _madd(builder, total, low, builder.ashr(builder.shl(signed, eight), eight))
-    return _madd(builder, total, builder.lshr(unsigned, eight), builder.ashr(signed, eight))
+    return (
+        (low, builder.ashr(builder.shl(signed, eight), eight)),
+        (builder.lshr(unsigned, eight), builder.ashr(signed, eight)),
+    )
+
+
+def _madd_bytes(builder: Any, total: Any, unsigned: Any, signed: Any) -> Any:
+    first, second = _bytes_of_pairs(builder, unsigned, signed)
+    return _madd(builder, _madd(builder, total, *first), *second)
 
 
 def _neon_dot(name: str) -> Any:
@@ -116,12 +123,22 @@ def dot_pairs_code(builder: Any, total: Any, left: Any, right: Any, has: Any = t
     return _widened_sum(builder, total, builder.mul(builder.sext(left, wide), builder.sext(right, wide)), 2)
 
 
-def _pair_sums_code(builder: Any, unsigned: Any, signed: Any, result: ir.Type) -> Any:
-    if result.count == 32 and tiers.has("avx512bw"):
-        return _call(builder, "llvm.x86.avx512.pmaddubs.w.512", result, [unsigned, signed])
-    wide = ir.VectorType(ir.IntType(16), unsigned.type.count)
-    products = builder.mul(builder.zext(unsigned, wide), builder.sext(signed, wide))
-    return builder.add(_every(builder, products, 0, 2), _every(builder, products, 1, 2))
+def _vpmaddubsw(bits: str) -> Any:
+    def code(builder: Any, unsigned: Any, signed: Any) -> Any:
+        pairs = ir.VectorType(ir.IntType(16), unsigned.type.count // 2)
+        return _call(builder, f"llvm.x86.{bits}", pairs, [unsigned, signed])
+
+    return code
+
+
+def pair_sums_code(builder: Any, unsigned: Any, signed: Any, has: Any = tiers.has) -> Any:
+    """LLVM code for sums of two neighbouring products of an unsigned and a signed byte, that must fit 16 bits."""
+    if unsigned.type.count == 64 and has("avx512bw"):
+        return _vpmaddubsw("avx512.pmaddubs.w.512")(builder, unsigned, signed)
+    if _is_whole(unsigned, 32) and has("avx2"):
+        return _by_parts(builder, _vpmaddubsw("avx2.pmadd.ub.sw"), 32, unsigned, signed)
+    (a, b), (c, d) = _bytes_of_pairs(builder, unsigned, signed)
+    return builder.add(builder.mul(a, b), builder.mul(c, d))
 
 
 @intrinsic
@@ -130,7 +147,7 @@ def pair_sums(_typing: Any, unsigned: Vector, signed: Vector) -> tuple[Any, Code
     result = Vector(types.int16, unsigned.lanes // 2)
 
     def codegen(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        return _pair_sums_code(builder, arguments[0], arguments[1], _llvm(result))
+        return pair_sums_code(builder, *arguments)
 
     return result(unsigned, signed), codegen
 

@@ -272,24 +272,6 @@ def scatter_32(_typing: Any, array: Any, _offset: Any, _stride: Any, vector: Vec
     return types.void(array, types.int64, types.int64, vector), codegen
 
 
-@intrinsic
-def transpose_eights(_typing: Any, array: Any, _offset: Any) -> tuple[Any, Codegen]:
-    """Sixteen rows of eight 32-bit integers, one after another, become eight rows of sixteen, in place."""
-    row = _llvm(i32x16)
-
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        places = [after(builder, (*arguments, ir.Constant(_OFFSET, 64)), i) for i in range(8)]
-        rows = [load_code(context, builder, signature.args[0], place, row) for place in places]
-        for _ in range(3):  # the lowest bit of an integer's number becomes the highest
-            pairs = list(zip(rows[::2], rows[1::2], strict=True))
-            rows = [builder.shuffle_vector(a, b, _indices(range(bit, 32, 2))) for bit in range(2) for a, b in pairs]
-        for value, place in zip(rows, places, strict=True):
-            builder.store(value, _address(context, builder, signature.args[0], place, row)).align = 1
-        return context.get_dummy_value()
-
-    return types.void(array, types.int64), codegen
-
-
 _NEAR, _FAR = 2048, 16384  # bytes ahead
 
 

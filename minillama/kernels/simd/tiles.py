@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba import types
 
 from minillama.kernels.jit import jit
-from minillama.kernels.simd.dots import dot_bytes_code, dot_pairs_code, make_zeros
+from minillama.kernels.simd.dots import dot_bytes_code, dot_pairs_code, make_zeros, pair_sums_code
 from minillama.kernels.simd.lanes import after, joined, load_code
 from minillama.kernels.simd.vectors import (
     Codegen,
@@ -73,6 +73,12 @@ def _make_for_each(tile: Vector) -> Any:
     return for_each
 
 
+def _four_bytes(context: Any, builder: Any, array_type: Any, place: Any, token: int, type_: Any) -> Any:
+    """A token's four bytes, for every row."""
+    four = load_code(context, builder, array_type, after(builder, place, token), ir.IntType(32))
+    return builder.bitcast(_splat(builder, four, Vector(types.int32, ROWS)), type_)
+
+
 def _make_dot_each(code: Any) -> Any:
     """``dot_each(total: tile, rows, array, offset, stride)``: a token's four bytes times those of every row, added."""
 
@@ -82,9 +88,8 @@ def _make_dot_each(code: Any) -> Any:
             tile, weights, *place = arguments
 
             def dots(token: int) -> Any:
-                four = load_code(context, builder, signature.args[2], after(builder, place, token), ir.IntType(32))
-                same = _splat(builder, four, Vector(types.int32, ROWS))
-                return code(builder, _part(builder, tile, token), weights, builder.bitcast(same, weights.type))
+                same = _four_bytes(context, builder, signature.args[2], place, token, weights.type)
+                return code(builder, _part(builder, tile, token), weights, same)
 
             return joined(builder, [dots(t) for t in _tokens(total)])
 
@@ -94,6 +99,58 @@ def _make_dot_each(code: Any) -> Any:
 
 
 dot_bytes_each, dot_pairs_each = _make_dot_each(dot_bytes_code), _make_dot_each(dot_pairs_code)
+
+
+@intrinsic
+def dot_scaled_pairs_each(
+    _t: Any, total: Vector, rows: Vector, scales: Vector, array: Any, _o: Any, _s: Any
+) -> tuple[Any, Codegen]:
+    """``dot(total: tile, rows: int8 x 64, scales: int16 x 32, array, offset, stride)``: sums of two products, scaled.
+
+    Of a token's four unsigned bytes the first two are multiplied by the first scale of a row, the others by the second.
+    A sum must fit 16 bits: quants must not be larger than 64.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        tile, weights, factors, *place = arguments
+
+        def dots(token: int) -> Any:
+            four = _four_bytes(context, builder, signature.args[3], place, token, weights.type)
+            sums = pair_sums_code(builder, four, weights)
+            return dot_pairs_code(builder, _part(builder, tile, token), sums, factors)
+
+        return joined(builder, [dots(t) for t in _tokens(total)])
+
+    return total(total, rows, scales, array, types.int64, types.int64), codegen
+
+
+@intrinsic
+def dot_scaled_fours_each(
+    _t: Any, total: Vector, first: Vector, second: Vector, scales: Vector, array: Any, _o: Any, _p: Any, _s: Any
+) -> tuple[Any, Codegen]:
+    """As ``dot_scaled_pairs_each`` of sums of four: ``dot(total, first, second, scales, array, at_1, at_2, stride)``.
+
+    Four bytes of a token at one offset belong to the first rows and scales, four at the other to the second. Their sums
+    share a lane: the second is moved to its upper half, and the first added on. It is not negative, so nothing is
+    borrowed: quants must be from 0 to 32.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        tile, low, high, factors, array, at_low, at_high, stride = arguments
+        half = ir.Constant(ir.VectorType(ir.IntType(32), ROWS), [16] * ROWS)
+
+        def dots(token: int) -> Any:
+            part = _part(builder, tile, token)
+            four = _four_bytes(context, builder, signature.args[4], (array, at_high, stride), token, high.type)
+            sums = dot_bytes_code(builder, ir.Constant(part.type, None), four, high)
+            four = _four_bytes(context, builder, signature.args[4], (array, at_low, stride), token, low.type)
+            sums = dot_bytes_code(builder, builder.shl(sums, half), four, low)
+            return dot_pairs_code(builder, part, builder.bitcast(sums, factors.type), factors)
+
+        return joined(builder, [dots(t) for t in _tokens(total)])
+
+    places = types.int64, types.int64, types.int64
+    return total(total, first, second, scales, array, *places), codegen
 
 
 @intrinsic
@@ -162,7 +219,7 @@ class Tile:
         self.n_tokens = n_tokens
         self.zeros_i32, self.zeros_f32 = make_zeros(i32), make_zeros(f32)
         self.splat_each_i32, self.splat_each_f32 = _make_splat_each(i32), _make_splat_each(f32)
-        self.for_each = _make_for_each(f32)
+        self.for_each, self.for_each_i32 = _make_for_each(f32), _make_for_each(i32)
         self.load_f32 = _make_load(f32)
         self.load_f64, self.splat_each_f64, self.for_each_f64 = (
             _make_load(f64),

@@ -206,10 +206,9 @@ def _laid_out_256(packed: np.ndarray, n: int) -> np.ndarray:
     at, sums_at = layout.offset("qs"), layout.offset("bsums")
     quants = blocks[:, :, at:sums_at]
     in_lanes = quants.reshape(n_rows, -1, 4, 8).swapaxes(2, 3)
-    pairs = quants.view(np.int8).astype(np.int16).reshape(n_rows, -1, 16, 2, 8).transpose(0, 1, 4, 2, 3)
     bsums = np.ascontiguousarray(blocks[:, :, sums_at:])
     sums = bsums.view(np.int16).reshape(n_rows, -1, 2).sum(-1, dtype=np.int16)
-    parts = [in_lanes, pairs, bsums, sums, blocks[:, :, :4]]
+    parts = [in_lanes, in_lanes + np.uint8(128), bsums, sums, blocks[:, :, :4]]
     out = np.concatenate([np.ascontiguousarray(p).reshape(n_rows, -1).view(np.uint8) for p in parts], axis=1)
     return np.pad(out, ((0, 0), (0, -out.shape[1] % 64)), constant_values=_BYTE_FILL)
 
