@@ -100,9 +100,8 @@ def _make_scores(dtype: np.dtype[Any]) -> Kernel:
                 after = (next_row + d) * BLOCK if len(ends) < TILE else -1
                 rows, at, stride = panel_of(flat, (row + d) * BLOCK, BLOCK, steps, BLOCK, after, panel)
                 for i in range(len(ends)):
-                    lanes = min(BLOCK, ends[i] - first)
-                    add_panel(sums, i * BLOCK, rows, at, stride, queries, i * width + d, steps, lanes, after)
-                    after = -1
+                    lanes, query = min(BLOCK, ends[i] - first), i * width + d
+                    add_panel(sums, i * BLOCK, rows, at, stride, queries, query, steps, lanes, after, i, len(ends))
             for i in range(len(ends)):
                 _store_scores(sums, i * BLOCK, scores, i * n_scores + first, min(BLOCK, ends[i] - first))
 
@@ -133,9 +132,9 @@ def _make_outputs(dtype: np.dtype[Any]) -> Kernel:
                     skipped = max(0, begins[i] - first)
                     steps, factors = min(BLOCK, ends[i] - first) - skipped, i * n_scores + first + skipped
                     add_panel(
-                        sums, i * BLOCK, rows, at + skipped * stride, stride, scores, factors, steps, width, after
-                    )
-                    after = -1
+                        sums, i * BLOCK, rows, at + skipped * stride, stride, scores, factors, steps, width, after, i,
+                        len(ends),
+                    )  # fmt: skip
             for i in range(len(ends)):
                 for lane in range(width):
                     outputs[places[i] * value_dim + d + lane] = np.float32(sums[i * BLOCK + lane])

@@ -78,19 +78,19 @@ def _panel_f16(
 PANEL: dict[np.dtype[Any], Kernel] = {np.dtype(np.float32): _panel_f32, np.dtype(np.uint16): _panel_f16}
 
 
-def _make_sum_f32(lanes: int, *, asks: bool) -> Kernel:
+def _make_sum_f32(lanes: int, n_asked: int) -> Kernel:
+    """The last argument is where the first of ``n_asked`` lanes is that each row of the next panel is asked for."""
     load, splat = load_floats(lanes), splat_floats(lanes)
     load_sum, splat_one = load_doubles(lanes), splat_doubles(lanes)
 
-    @jit(name=f"sum_products_f32_{lanes}{'_asking' * asks}")
+    @jit(name=f"sum_products_f32_{lanes}_asking_{n_asked}")
     def sum_products(
         sums: F64, place: int, panel: F32, at: int, stride: int, factors: F32, first: int, steps: int, next_at: int
     ) -> None:
         total, one = load_sum(sums, 8 * place), splat_one(unknown_one())
         for i in range(steps):
-            if asks:
-                for line in range(0, 4 * lanes, _LINE):
-                    prefetch(panel, 4 * (next_at + i * stride) + line)
+            for line in range(0, 4 * n_asked, _LINE):
+                prefetch(panel, 4 * (next_at + i * stride) + line)
             product = multiply(load(panel, 4 * (at + i * stride)), splat(factors[first + i]))
             total = add_exact_product(total, to_f64(product), one)
         store(sums, 8 * place, total)
@@ -114,22 +114,26 @@ def _make_sum_f16(lanes: int) -> Kernel:
     return sum_products
 
 
-def _make_add_panel(name: str, sum_wide: Kernel, sum_wide_asking: Kernel, sum_narrow: Kernel) -> Kernel:
+def _make_add_panel(name: str, sum_wide: Kernel, ask_all: Kernel, ask_half: Kernel, sum_narrow: Kernel) -> Kernel:
     @jit(name=f"add_panel_{name}")
     def add_panel(
         sums: F64, place: int, panel: Panel, at: int, stride: int, factors: F32, first: int, steps: int, lanes: int,
-        next_at: int,
+        next_at: int, i: int, n: int,
     ) -> None:  # fmt: skip
         """Add ``steps`` rows of a panel times their factors to the sums from ``place`` on, lanes rounded up to 16.
 
-        A panel that is the cache itself has the one at ``next_at`` asked for meanwhile, unless that is negative.
+        A panel that is the cache itself has the one at ``next_at`` asked for meanwhile, unless that is negative: half
+        of it by each of the first two queries, ``i`` being this one and ``n`` their number.
         """
         lane = 0
         while lanes - lane > WIDE - LANES:
-            if next_at >= 0:
-                sum_wide_asking(sums, place + lane, panel, at + lane, stride, factors, first, steps, next_at + lane)
-            else:
+            if next_at < 0 or i > 1:
                 sum_wide(sums, place + lane, panel, at + lane, stride, factors, first, steps, -1)
+            elif n == 1:
+                ask_all(sums, place + lane, panel, at + lane, stride, factors, first, steps, next_at + lane)
+            else:
+                half = next_at + lane + i * (WIDE // 2)
+                ask_half(sums, place + lane, panel, at + lane, stride, factors, first, steps, half)
             lane += WIDE
         while lane < lanes:
             sum_narrow(sums, place + lane, panel, at + lane, stride, factors, first, steps, -1)
@@ -138,10 +142,9 @@ def _make_add_panel(name: str, sum_wide: Kernel, sum_wide_asking: Kernel, sum_na
     return add_panel
 
 
+_wide_f32, _ask_all, _ask_half = _make_sum_f32(WIDE, 0), _make_sum_f32(WIDE, WIDE), _make_sum_f32(WIDE, WIDE // 2)
 _wide_f16 = _make_sum_f16(WIDE)
 ADD_PANEL: dict[np.dtype[Any], Kernel] = {
-    np.dtype(np.float32): _make_add_panel(
-        "f32", _make_sum_f32(WIDE, asks=False), _make_sum_f32(WIDE, asks=True), _make_sum_f32(LANES, asks=False)
-    ),
-    np.dtype(np.uint16): _make_add_panel("f16", _wide_f16, _wide_f16, _make_sum_f16(LANES)),
+    np.dtype(np.float32): _make_add_panel("f32", _wide_f32, _ask_all, _ask_half, _make_sum_f32(LANES, 0)),
+    np.dtype(np.uint16): _make_add_panel("f16", _wide_f16, _wide_f16, _wide_f16, _make_sum_f16(LANES)),
 }
