@@ -16,6 +16,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic as numba_intrinsic
 
+from minillama.kernels.simd.lanes import ask_for
+
 # What numba makes of an intrinsic is called without the first argument it is written with; types cannot say that.
 intrinsic: Any = numba_intrinsic
 
@@ -90,6 +92,18 @@ def pause(_typing: Any) -> tuple[Any, Codegen]:
         return context.get_dummy_value()
 
     return types.void(), codegen
+
+
+@intrinsic
+def prefetch(_typing: Any, _address: Any) -> tuple[Any, Codegen]:
+    """Ask for the cache line at an address, for the second-level cache."""
+
+    def codegen(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        address = builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
+        ask_for(builder, address, 2)
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
 
 
 # Let another thread have the processor.

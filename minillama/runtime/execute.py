@@ -2,8 +2,9 @@
 
 Every thread goes through the operations in order. It takes shares of the operation's items until none is left, then
 waits until all items are *finished* (not until all threads have come: a thread that has no processor, or that wakes
-late, holds nobody up). A run's number is in the upper half of each row's word ``NEXT``, the next item to take in the
-lower half; a thread that belongs to an earlier run finds another number there and leaves.
+late, holds nobody up). While it waits it asks for the weights that are read next: memory is what decoding waits for.
+A run's number is in the upper half of each row's word ``NEXT``, the next item to take in the lower half; a thread that
+belongs to an earlier run finds another number there and leaves.
 """
 
 from __future__ import annotations
@@ -14,13 +15,28 @@ import time
 from numba import types
 
 from minillama.kernels.jit import jit
-from minillama.runtime.atomics import add, call, exchange, give_way, load, pause, replace, store
-from minillama.runtime.plan import COARSE, ENTRY, FINE_GRAIN, FINISHED, GRAIN, N_ITEMS, NEXT, PARAMETERS, ROW_BYTES
+from minillama.runtime.atomics import add, call, exchange, give_way, load, pause, prefetch, replace, store
+from minillama.runtime.plan import (
+    ASKED,
+    COARSE,
+    ENTRY,
+    FINE_GRAIN,
+    FINISHED,
+    GRAIN,
+    LATER,
+    N_ITEMS,
+    NEXT,
+    PARAMETERS,
+    ROW_BYTES,
+    WEIGHTS,
+    WEIGHTS_END,
+)
 
 _ITEM_BITS = 32
 _ITEM_MASK = (1 << _ITEM_BITS) - 1
 # After so many looks a waiting thread lets others have the processor at every look: about 50 microseconds.
 _LOOKS = 2000
+_LINE, _ASKED_AT_ONCE = 64, 1024  # bytes
 # Where there is no such clock, times are zero.
 _CLOCK: int | None = getattr(time, "CLOCK_MONOTONIC", None)
 _clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.int64))
@@ -32,6 +48,7 @@ def start(rows: int, n_operations: int, run: int) -> None:
     """Make all items of a plan available to the threads of a run; runs are numbered from 1."""
     for i in range(n_operations):
         store(rows + i * ROW_BYTES + FINISHED, 0)
+        store(rows + i * ROW_BYTES + ASKED, load(rows + i * ROW_BYTES + WEIGHTS))
         store(rows + i * ROW_BYTES + NEXT, run << _ITEM_BITS)
 
 
@@ -61,13 +78,28 @@ def _take(row: int, n_items: int, run: int) -> tuple[int, int]:
             return first, end
 
 
+@jit(name="plan_ask")
+def _ask(row: int) -> bool:
+    """Ask for some more of the weights that an operation is going to read; False if all has been asked for."""
+    first = add(row + ASKED, _ASKED_AT_ONCE)
+    if first >= load(row + WEIGHTS_END):
+        return False
+    for line in range(first, first + _ASKED_AT_ONCE, _LINE):
+        prefetch(line)
+    return True
+
+
 @jit(name="plan_wait")
 def _wait(row: int, n_items: int, run: int) -> bool:
     """Wait until all items of an operation are finished; False if the run is over."""
-    looks = 0
+    looks, later = 0, load(row + LATER)
     while load(row + FINISHED) < n_items:
         if load(row + NEXT) >> _ITEM_BITS != run:
             return False
+        if later != 0:
+            if not _ask(later):
+                later = 0
+            continue
         looks += 1
         if looks < _LOOKS:
             pause()

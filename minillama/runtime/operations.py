@@ -112,7 +112,7 @@ class Operations(ABC):
             raise Reached(value)
         return value
 
-    def _run(self, name: str, kernel: Kernel, n_items: int, *arguments: Any, **details: int) -> None:
+    def _run(self, name: str, kernel: Kernel, n_items: int, *arguments: Any, **details: Any) -> None:
         if n_items:
             self._do(Operation(self._prefix + name, kernel, arguments, n_items, **details))
 
@@ -201,7 +201,7 @@ class Operations(ABC):
         self._run(
             name, self.kernels.mul_mat[weight.type], n_rows if len(x) else 0, weight.packed, activation, n, out,
             scratch_bytes=self.kernels.mul_mat_scratch(weight.type, n, len(x)), work_per_item=n * len(x),
-            granularity=self.kernels.mul_mat_rows(weight.type), n_bytes=weight.packed.nbytes,
+            granularity=self.kernels.mul_mat_rows(weight.type), weights=weight.packed,
         )  # fmt: skip
         return out
 

@@ -16,15 +16,18 @@ from minillama.runtime.entry import entry_point, kind_of, words_of
 ALIGNMENT = 64
 ROW_BYTES = 128
 # Words of a row; what changes while a plan runs has a cache line of its own. A share has GRAIN items up to the item
-# COARSE, and FINE_GRAIN items from there on.
-ENTRY, PARAMETERS, N_ITEMS, GRAIN, COARSE, FINE_GRAIN = 0, 8, 16, 24, 32, 40
-NEXT, FINISHED = 64, 72
+# COARSE, and FINE_GRAIN items from there on. LATER is the next row that reads weights, or 0; who waits asks for the
+# memory from WEIGHTS to WEIGHTS_END there, of which all up to ASKED has been asked for.
+ENTRY, PARAMETERS, N_ITEMS, GRAIN, COARSE, FINE_GRAIN, LATER = 0, 8, 16, 24, 32, 40, 48
+NEXT, FINISHED, ASKED, WEIGHTS, WEIGHTS_END = 64, 72, 80, 88, 96
 
 # A share of an operation should be worth a few microseconds, in multiply-adds, and each thread should find a few, the
 # last of them smaller, so that threads finish together.
 _WORTH_A_SHARE = 30_000
 _SHARES_PER_THREAD = 4
 _LAST_SHARES = 4  # out of one
+# Of the weights that come next; a second-level cache has four times as much or more.
+_MOST_ASKED = 256 * 1024
 # Between two stops of the leader in Python, where Ctrl-C is noticed, in multiply-adds.
 _SEGMENT_WORK = 1_000_000_000
 
@@ -49,8 +52,8 @@ class Operation:
         About how many multiply-adds an item takes.
     granularity
         Ranges are cut at multiples of this where possible.
-    n_bytes
-        Bytes of weights, keys and values that are read.
+    weights
+        Weights that are read from their beginning to their end, if any are.
     group
         So many items that follow each other take less time together: they are a share while there are enough for all
         threads.
@@ -63,7 +66,7 @@ class Operation:
     scratch_bytes: int | None = None
     work_per_item: int = _WORTH_A_SHARE
     granularity: int = 1
-    n_bytes: int = 0
+    weights: U8 | None = None
     group: int = 1
 
     def call(self) -> Call:
@@ -77,7 +80,8 @@ class Operation:
             scratch_bytes=self.scratch_bytes or 0,
             work_per_item=self.work_per_item,
             granularity=self.granularity,
-            n_bytes=self.n_bytes,
+            weights=0 if self.weights is None else self.weights.ctypes.data,
+            n_bytes=0 if self.weights is None else self.weights.nbytes,
             group=self.group,
         )
 
@@ -93,6 +97,7 @@ class Call:
     scratch_bytes: int
     work_per_item: int
     granularity: int
+    weights: int
     n_bytes: int
     group: int
 
@@ -139,7 +144,12 @@ class Plan:
             row[ENTRY // 8], row[PARAMETERS // 8] = call.entry, parameters
             row[N_ITEMS // 8] = call.n_items
             row[GRAIN // 8], row[COARSE // 8], row[FINE_GRAIN // 8] = call.shares(n_threads)
+            row[WEIGHTS // 8], row[WEIGHTS_END // 8] = call.weights, call.weights + min(call.n_bytes, _MOST_ASKED)
             parameters += 8 * len(call.words)
+        later = 0
+        for i in reversed(range(len(calls))):
+            self._rows[i, LATER // 8] = later
+            later = self.address + ROW_BYTES * i if calls[i].n_bytes else later
 
     @property
     def n_operations(self) -> int:

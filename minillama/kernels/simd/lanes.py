@@ -275,7 +275,8 @@ def scatter_32(_typing: Any, array: Any, _offset: Any, _stride: Any, vector: Vec
 _NEAR, _FAR = 2048, 16384  # bytes ahead
 
 
-def _ask_for(builder: Any, address: Any, locality: int) -> None:
+def ask_for(builder: Any, address: Any, locality: int) -> None:
+    """LLVM code that asks for the cache line at an address: for the first-level cache (3) or the second (2)."""
     kind = [ir.Constant(ir.IntType(32), number) for number in (0, locality, 1)]  # to read, how near, data
     signature = ir.FunctionType(ir.VoidType(), [address.type, *(number.type for number in kind)])
     function = builder.module.globals.get("llvm.prefetch.p0") or ir.Function(
@@ -296,7 +297,7 @@ def prefetch_ahead(_typing: Any, array: Any, _offset: Any) -> tuple[Any, Codegen
         array, offset = arguments
         for distance, locality in ((_NEAR, 3), (_FAR, 2)):
             at = builder.add(offset, ir.Constant(_OFFSET, distance))
-            _ask_for(builder, _address(context, builder, signature.args[0], (array, at), _BYTE), locality)
+            ask_for(builder, _address(context, builder, signature.args[0], (array, at), _BYTE), locality)
         return context.get_dummy_value()
 
     return types.void(array, types.int64), codegen
@@ -307,7 +308,7 @@ def prefetch(_typing: Any, array: Any, _offset: Any) -> tuple[Any, Codegen]:
     """Ask for the cache line of a byte offset, for the second-level cache; it may lie outside the array."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _ask_for(builder, _address(context, builder, signature.args[0], arguments, _BYTE), 2)
+        ask_for(builder, _address(context, builder, signature.args[0], arguments, _BYTE), 2)
         return context.get_dummy_value()
 
     return types.void(array, types.int64), codegen
