@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -257,7 +258,7 @@ class Model:
             probe.begin([len(tokens)])
         parts = []
         size = len(tokens) if self._family.is_encoder else CHUNK  # an encoder's tokens see those after them
-        with cache.undone_on_error():
+        with cache.undone_on_error() if len(tokens) > size else nullcontext():  # a pass undoes itself
             for first in range(0, len(tokens), size):
                 chunk = tokens[first : first + size]
                 wanted = logits if logits == "all" or first + size >= len(tokens) else None
@@ -460,16 +461,16 @@ class Model:
     def _check(self, caches: Sequence[KVCache]) -> None:
         """The caches are this model's, and its file is still there."""
         self._file.check()
-        if any(cache.owner is not self._caches for cache in caches):
-            raise InvalidInputError("the cache was made by another model; use new_cache() of this one")
-        if any(cache.memory is not caches[0].memory for cache in caches):
-            raise InvalidInputError("a cache that is kept in a file goes through a pass of its own")
         for cache in caches:
+            if cache.owner is not self._caches:
+                raise InvalidInputError("the cache was made by another model; use new_cache() of this one")
+            if cache.memory is not caches[0].memory:
+                raise InvalidInputError("a cache that is kept in a file goes through a pass of its own")
+            if self._family.is_encoder and len(cache):
+                raise InvalidInputError("an encoder's text cannot be continued: its tokens see those after them")
             cache.check()
-        if self._family.is_encoder and any(map(len, caches)):
-            raise InvalidInputError("an encoder's text cannot be continued: its tokens see those after them")
-        for adapter in {adapter for cache in caches for adapter, _ in cache.adapters}:
-            adapter.check()
+            for adapter, _ in cache.adapters:
+                adapter.check()
 
     def _forward(self, ops: Operations, batch: Batch) -> F32:
         with ops.working_on(batch):
@@ -482,13 +483,12 @@ class Model:
         tokens = np.asarray(ids)
         if tokens.ndim != 1 or not len(tokens):
             raise InvalidInputError(f"ids have shape {tokens.shape}, a sequence of at least one token id is wanted")
-        if not np.issubdtype(tokens.dtype, np.integer):
+        if tokens.dtype.kind not in "iu":
             raise InvalidInputError(f"ids are {tokens.dtype}, whole numbers are wanted")
-        wrong = np.flatnonzero((tokens < 0) | (tokens >= self.config.n_vocab))
-        if len(wrong):
-            raise InvalidInputError(
-                f"id {tokens[wrong[0]]} at index {wrong[0]} is not in the vocabulary of {self.config.n_vocab}"
-            )
+        numbers, n_vocab = tokens.tolist(), self.config.n_vocab
+        if min(numbers) < 0 or max(numbers) >= n_vocab:
+            index = next(i for i, number in enumerate(numbers) if not 0 <= number < n_vocab)
+            raise InvalidInputError(f"id {numbers[index]} at index {index} is not in the vocabulary of {n_vocab}")
         return tokens.astype(np.int64)
 
 

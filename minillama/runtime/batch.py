@@ -115,23 +115,33 @@ class Batch:
         until
             Where the pass ends.
         """
-        lengths = np.array([len(part) for part in ids], np.int64)
-        ends = np.cumsum(lengths)
-        width = max(_FEW_BLOCKS, *(len(cache.blocks) for cache in caches))
+        # Lists, not numpy: of one token, as most passes are, each call would take longer than all of this.
+        position: list[int] = []
+        last: list[int] = []
+        sequence: list[int] = []
+        ends: list[int] = []
+        width = _FEW_BLOCKS
+        for i, (part, cache) in enumerate(zip(ids, caches, strict=True)):
+            end = len(cache) + len(part)
+            position += range(len(cache), end)
+            last += [end - 1] * len(part)
+            sequence += [i] * len(part)
+            ends.append(len(position) - 1)
+            width = max(width, len(cache.blocks))
         # A power of two: a plan recorded for one length of the text then fits many.
         memory, shape = caches[0].memory, (len(caches), 1 << (width - 1).bit_length())
         tables = tuple(np.zeros(shape, np.int64) for _ in memory.pools)
-        for sequence, cache in enumerate(caches):
+        for i, cache in enumerate(caches):
             for table, blocks in zip(tables, cache.tables, strict=True):
-                table[sequence, : len(blocks)] = blocks
-        wanted = {"all": np.arange(ends[-1]), "last": ends - 1, None: np.zeros(0, np.int64)}
+                table[i, : len(blocks)] = blocks
+        wanted = {"all": range(len(position)), "last": ends, None: ()}
         return cls(
             ids=np.concatenate(ids),
-            position=np.concatenate([np.arange(len(c), len(c) + n) for c, n in zip(caches, lengths, strict=True)]),
-            last=np.repeat([len(c) + n - 1 for c, n in zip(caches, lengths, strict=True)], lengths),
-            sequence=np.repeat(np.arange(len(caches)), lengths),
+            position=np.array(position, np.int64),
+            last=np.array(last, np.int64),
+            sequence=np.array(sequence, np.int64),
             tables=tables,
-            outputs=wanted[outputs],
+            outputs=np.array(wanted[outputs], np.int64),
             memory=memory,
             adapters=tuple(cache.adapters for cache in caches),
             until=until,

@@ -131,14 +131,22 @@ class Plan:
         In the order in which they run; each sees the results of those before it.
     n_threads
         Threads it is laid out for. Any number may run it, with the same result.
+
+    Attributes
+    ----------
+    n_operations
+        Number of rows.
+    address
+        Of the first row.
     """
 
     def __init__(self, calls: Sequence[Call], n_threads: int) -> None:
-        self.calls = tuple(calls)
+        self.calls, self.n_operations = tuple(calls), len(calls)
         self.scratch_bytes = max((call.scratch_bytes for call in calls), default=0)
         self.segments = _segments(calls)
         self._parameters = np.array([word for call in calls for word in call.words] or [0], np.int64)
         self._rows = aligned(ROW_BYTES * max(1, len(calls))).view(np.int64).reshape(-1, ROW_BYTES // 8)
+        self.address: int = self._rows.ctypes.data
         parameters = self._parameters.ctypes.data
         for row, call in zip(self._rows, calls, strict=False):
             row[ENTRY // 8], row[PARAMETERS // 8] = call.entry, parameters
@@ -150,16 +158,6 @@ class Plan:
         for i in reversed(range(len(calls))):
             self._rows[i, LATER // 8] = later
             later = self.address + ROW_BYTES * i if calls[i].n_bytes else later
-
-    @property
-    def n_operations(self) -> int:
-        """Number of operations."""
-        return len(self.calls)
-
-    @property
-    def address(self) -> int:
-        """Address of the first row."""
-        return int(self._rows.ctypes.data)
 
 
 def _segments(calls: Sequence[Call]) -> list[tuple[int, int]]:

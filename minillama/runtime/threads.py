@@ -12,7 +12,7 @@ import numba
 
 from minillama.errors import InvalidInputError
 from minillama.kernels.jit import Kernel
-from minillama.kernels.types import I64, U8
+from minillama.kernels.types import I64
 from minillama.runtime import execute
 from minillama.runtime.plan import Operation, Plan, aligned
 from minillama.runtime.processors import usable_processors
@@ -21,16 +21,24 @@ from minillama.runtime.processors import usable_processors
 WORTH_WAKING = 500_000
 
 
+class _Scratch:
+    """Working memory of a thread."""
+
+    def __init__(self, size: int) -> None:
+        self.array = aligned(size)
+        self.address, self.size = self.array.ctypes.data, len(self.array)
+
+
 class _Worker:
     """A thread that sleeps until it is woken for a run, takes part in it, and sleeps again."""
 
     def __init__(self) -> None:
         self._asleep = threading.Lock()
         self._asleep.acquire()
-        self._job: tuple[Plan, int, U8] | None = None
+        self._job: tuple[Plan, int, _Scratch] | None = None
         threading.Thread(target=self._live, name="minillama", daemon=True).start()
 
-    def wake(self, job: tuple[Plan, int, U8] | None) -> None:
+    def wake(self, job: tuple[Plan, int, _Scratch] | None) -> None:
         """Take part in a run of a plan, with some working memory; None: end."""
         self._job = job
         if self._asleep.locked():  # else it has not yet heard the last call, and will find this job
@@ -48,9 +56,9 @@ class _Worker:
             del job, plan, scratch
 
 
-def _execute(plan: Plan, first: int, last: int, run: int, scratch: U8, times: I64 | None = None) -> None:
+def _execute(plan: Plan, first: int, last: int, run: int, scratch: _Scratch, times: I64 | None = None) -> None:
     clock = 0 if times is None else times.ctypes.data
-    execute.execute(plan.address, first, last, run, scratch.ctypes.data, len(scratch), clock)
+    execute.execute(plan.address, first, last, run, scratch.address, scratch.size, clock)
 
 
 def _end(workers: list[_Worker]) -> None:
@@ -78,7 +86,7 @@ class ThreadTeam:
         if isinstance(n_threads, bool) or not isinstance(n_threads, int) or n_threads < 1:
             raise InvalidInputError(f"threads is {n_threads!r}, a whole number of at least 1 is wanted")
         self.n_threads = n_threads
-        self._scratch: list[U8] = [aligned(0) for _ in range(n_threads)]
+        self._scratch = [_Scratch(0) for _ in range(n_threads)]
         self._runs = itertools.count(1)
         self._new_process()
 
@@ -113,7 +121,7 @@ class ThreadTeam:
         if not isinstance(operation.kernel, numba.core.dispatcher.Dispatcher):  # plain Python, to be stepped through
             with self.lock:
                 self._reserve(operation.scratch_bytes or 0)
-                scratch = () if operation.scratch_bytes is None else (self._scratch[0],)
+                scratch = () if operation.scratch_bytes is None else (self._scratch[0].array,)
                 operation.kernel(*operation.arguments, *scratch, 0, operation.n_items)
             return
         call = operation.call()
@@ -157,5 +165,5 @@ class ThreadTeam:
             worker.wake((plan, run, scratch))
 
     def _reserve(self, size: int) -> None:
-        if len(self._scratch[0]) < size:
-            self._scratch = [aligned(size) for _ in range(self.n_threads)]
+        if self._scratch[0].size < size:
+            self._scratch = [_Scratch(size) for _ in range(self.n_threads)]

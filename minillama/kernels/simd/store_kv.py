@@ -12,6 +12,7 @@ import numpy as np
 
 from minillama.kernels.jit import Kernel, jit
 from minillama.kernels.reference.attention import BLOCK, STORE, SUFFIX, Cache
+from minillama.kernels.simd.lanes import prefetch
 from minillama.kernels.types import F32, I64
 
 
@@ -43,6 +44,8 @@ def _make_store_kv(dtype: np.dtype[Any]) -> Kernel:
         while first < stop:
             end = _end_of_block(sequence, position, first, stop)
             block, slot = table[sequence[first], position[first] // BLOCK], position[first] % BLOCK
+            for row in range(k_width):  # a line each, from memory: they are asked for at once
+                prefetch(keys_flat, keys.itemsize * ((block * k_width + row) * BLOCK + slot))
             for row in range(k_width):
                 to = (block * k_width + row) * BLOCK + slot
                 for i in range(end - first):
