@@ -2,9 +2,9 @@
 
 Every thread goes through the operations in order. It takes shares of the operation's items until none is left, then
 waits until all items are *finished* (not until all threads have come: a thread that has no processor, or that wakes
-late, holds nobody up). While it waits it asks for the weights that are read next: memory is what decoding waits for.
-A run's number is in the upper half of each row's word ``NEXT``, the next item to take in the lower half; a thread that
-belongs to an earlier run finds another number there and leaves.
+late, holds nobody up). While it waits it asks for what is read next, weights or keys, as memory is the bottleneck of
+decoding. A run's number is in the upper half of each row's word ``NEXT``, the next item to take in the lower half; a
+thread that belongs to an earlier run finds another number there and leaves.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ from minillama.runtime.plan import (
     FINE_GRAIN,
     FINISHED,
     GRAIN,
+    INDEX,
     LATER,
+    MEMORY,
+    MEMORY_BYTES,
     N_ITEMS,
     NEXT,
     PARAMETERS,
     ROW_BYTES,
-    WEIGHTS,
-    WEIGHTS_END,
+    STEP,
 )
 
 _ITEM_BITS = 32
@@ -48,7 +50,7 @@ def start(rows: int, n_operations: int, run: int) -> None:
     """Make all items of a plan available to the threads of a run; runs are numbered from 1."""
     for i in range(n_operations):
         store(rows + i * ROW_BYTES + FINISHED, 0)
-        store(rows + i * ROW_BYTES + ASKED, load(rows + i * ROW_BYTES + WEIGHTS))
+        store(rows + i * ROW_BYTES + ASKED, 0)
         store(rows + i * ROW_BYTES + NEXT, run << _ITEM_BITS)
 
 
@@ -80,10 +82,13 @@ def _take(row: int, n_items: int, run: int) -> tuple[int, int]:
 
 @jit(name="plan_ask")
 def _ask(row: int) -> bool:
-    """Ask for some more of the weights that an operation is going to read; False if all has been asked for."""
-    first = add(row + ASKED, _ASKED_AT_ONCE)
-    if first >= load(row + WEIGHTS_END):
+    """Ask for some more of what an operation is going to read; False if all has been asked for."""
+    asked = add(row + ASKED, _ASKED_AT_ONCE)
+    if asked >= load(row + MEMORY_BYTES):
         return False
+    first, index = load(row + MEMORY) + asked, load(row + INDEX)
+    if index != 0:
+        first += load(row + STEP) * load(index)
     for line in range(first, first + _ASKED_AT_ONCE, _LINE):
         prefetch(line)
     return True

@@ -24,7 +24,7 @@ from minillama.kernels.types import F32, I32, I64, U8
 from minillama.runtime.batch import Batch
 from minillama.runtime.low_rank import LowRank, Stretch
 from minillama.runtime.packed import PackedExperts, PackedMatrix
-from minillama.runtime.plan import Operation
+from minillama.runtime.plan import Ahead, Operation
 from minillama.runtime.probe import PATTERN, SCORES, STORE
 from minillama.runtime.rotary import Rotary
 
@@ -201,7 +201,8 @@ class Operations(ABC):
         self._run(
             name, self.kernels.mul_mat[weight.type], n_rows if len(x) else 0, weight.packed, activation, n, out,
             scratch_bytes=self.kernels.mul_mat_scratch(weight.type, n, len(x)), work_per_item=n * len(x),
-            granularity=self.kernels.mul_mat_rows(weight.type), weights=weight.packed,
+            granularity=self.kernels.mul_mat_rows(weight.type), n_bytes=weight.packed.nbytes,
+            ahead=Ahead(weight.packed),
         )  # fmt: skip
         return out
 
@@ -470,8 +471,9 @@ class Operations(ABC):
             cached += limits
         group = n_head // pool.shapes[at][0] if batch.n_tokens == 1 else 1  # heads that read the same keys and values
         self._run(
-            name, kernel, n_items, *cached, out, scratch_bytes=scratch, work_per_item=work // n_items, group=group
-        )
+            name, kernel, n_items, *cached, out, scratch_bytes=scratch, work_per_item=work // n_items, group=group,
+            ahead=Ahead(keys, table) if _sees_first(limits, longest) else None,
+        )  # fmt: skip
         return out
 
     def _attend_in_parts(
@@ -495,10 +497,15 @@ class Operations(ABC):
         return out
 
 
+def _sees_first(limits: _Limits | None, longest: int) -> bool:
+    """Whether all tokens see the first: a plan fits texts of up to ``longest`` positions, and no longer ones."""
+    return limits is None or not limits[0] or limits[0] >= longest
+
+
 def _limits_nothing(limits: _Limits, longest: int) -> bool:
-    """Whether tokens see all before them: a plan fits texts of up to ``longest`` positions, and no longer ones."""
-    window, softcap, sinks = limits
-    return (not window or window >= longest) and not softcap and not len(sinks)
+    """Whether tokens see all before them, and nothing else is done to scores."""
+    _, softcap, sinks = limits
+    return _sees_first(limits, longest) and not softcap and not len(sinks)
 
 
 def _flat(x: F32) -> F32:

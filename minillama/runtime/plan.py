@@ -8,28 +8,51 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from minillama.kernels.jit import Kernel
-from minillama.kernels.types import U8
+from minillama.kernels.types import I64, U8
 from minillama.runtime.entry import entry_point, kind_of, words_of
 
 ALIGNMENT = 64
 ROW_BYTES = 128
 # Words of a row; what changes while a plan runs has a cache line of its own. A share has GRAIN items up to the item
-# COARSE, and FINE_GRAIN items from there on. LATER is the next row that reads weights, or 0; who waits asks for the
-# memory from WEIGHTS to WEIGHTS_END there, of which all up to ASKED has been asked for.
+# COARSE, and FINE_GRAIN items from there on. LATER is the next row that begins with memory worth asking for, or 0: that
+# is MEMORY_BYTES from MEMORY on, moved on by STEP times the number at INDEX unless that is 0; ASKED bytes of it have
+# been asked for.
 ENTRY, PARAMETERS, N_ITEMS, GRAIN, COARSE, FINE_GRAIN, LATER = 0, 8, 16, 24, 32, 40, 48
-NEXT, FINISHED, ASKED, WEIGHTS, WEIGHTS_END = 64, 72, 80, 88, 96
+NEXT, FINISHED, ASKED, MEMORY, MEMORY_BYTES, INDEX, STEP = 64, 72, 80, 88, 96, 104, 112
 
 # A share of an operation should be worth a few microseconds, in multiply-adds, and each thread should find a few, the
 # last of them smaller, so that threads finish together.
 _WORTH_A_SHARE = 30_000
 _SHARES_PER_THREAD = 4
 _LAST_SHARES = 4  # out of one
-# Of the weights that come next; a second-level cache has four times as much or more.
+# Of the memory that is read next; a second-level cache has four times as much or more.
 _MOST_ASKED = 256 * 1024
 # Between two stops of the leader in Python, where Ctrl-C is noticed, in multiply-adds.
 _SEGMENT_WORK = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """Memory that an operation begins with, and reads on from there.
+
+    Attributes
+    ----------
+    array
+        Weights, or keys and the like.
+    index
+        The first of these numbers is the item of the array that is read first; None: the first one.
+    """
+
+    array: npt.NDArray[Any]
+    index: I64 | None = None
+
+    def words(self) -> tuple[int, int, int, int]:
+        """MEMORY, MEMORY_BYTES, INDEX and STEP of a row."""
+        index = 0 if self.index is None else self.index.ctypes.data
+        return self.array.ctypes.data, min(self.array.nbytes, _MOST_ASKED), index, self.array.strides[0]
 
 
 @dataclass(frozen=True)
@@ -52,8 +75,10 @@ class Operation:
         About how many multiply-adds an item takes.
     granularity
         Ranges are cut at multiples of this where possible.
-    weights
-        Weights that are read from their beginning to their end, if any are.
+    n_bytes
+        Bytes of weights that are read.
+    ahead
+        What to ask for while the operation is waited for.
     group
         So many items that follow each other take less time together: they are a share while there are enough for all
         threads.
@@ -66,7 +91,8 @@ class Operation:
     scratch_bytes: int | None = None
     work_per_item: int = _WORTH_A_SHARE
     granularity: int = 1
-    weights: U8 | None = None
+    n_bytes: int = 0
+    ahead: Ahead | None = None
     group: int = 1
 
     def call(self) -> Call:
@@ -80,8 +106,8 @@ class Operation:
             scratch_bytes=self.scratch_bytes or 0,
             work_per_item=self.work_per_item,
             granularity=self.granularity,
-            weights=0 if self.weights is None else self.weights.ctypes.data,
-            n_bytes=0 if self.weights is None else self.weights.nbytes,
+            n_bytes=self.n_bytes,
+            ahead=(0, 0, 0, 0) if self.ahead is None else self.ahead.words(),
             group=self.group,
         )
 
@@ -97,8 +123,8 @@ class Call:
     scratch_bytes: int
     work_per_item: int
     granularity: int
-    weights: int
     n_bytes: int
+    ahead: tuple[int, int, int, int]
     group: int
 
     @property
@@ -152,12 +178,12 @@ class Plan:
             row[ENTRY // 8], row[PARAMETERS // 8] = call.entry, parameters
             row[N_ITEMS // 8] = call.n_items
             row[GRAIN // 8], row[COARSE // 8], row[FINE_GRAIN // 8] = call.shares(n_threads)
-            row[WEIGHTS // 8], row[WEIGHTS_END // 8] = call.weights, call.weights + min(call.n_bytes, _MOST_ASKED)
+            row[MEMORY // 8], row[MEMORY_BYTES // 8], row[INDEX // 8], row[STEP // 8] = call.ahead
             parameters += 8 * len(call.words)
         later = 0
         for i in reversed(range(len(calls))):
             self._rows[i, LATER // 8] = later
-            later = self.address + ROW_BYTES * i if calls[i].n_bytes else later
+            later = self.address + ROW_BYTES * i if calls[i].ahead[0] else later
 
 
 def _segments(calls: Sequence[Call]) -> list[tuple[int, int]]:
