@@ -14,7 +14,7 @@ from llvmlite import ir
 from minillama.errors import InvalidInputError
 from minillama.gguf import GGMLType
 from minillama.kernels import tiers
-from minillama.kernels.simd.dots import dot_bytes_code, dot_pairs_code
+from minillama.kernels.simd.dots import dot_bytes_code, dot_pairs_code, pair_sums_code
 from tests.tiny_models import TinyModel
 
 TYPES = (
@@ -107,6 +107,10 @@ BYTES, PAIRS = ir.VectorType(ir.IntType(8), 64), ir.VectorType(ir.IntType(16), 3
 ARM, X86 = "aarch64-unknown-linux-gnu", "x86_64-unknown-linux-gnu"
 
 
+def added_pair_sums(builder: ir.IRBuilder, total: ir.Value, *operands: ir.Value, has: object) -> ir.Value:
+    return builder.add(total, builder.bitcast(pair_sums_code(builder, *operands, has=has), total.type))
+
+
 @pytest.mark.parametrize(
     ("triple", "features", "code", "operand", "instruction", "times"),
     [
@@ -116,8 +120,10 @@ ARM, X86 = "aarch64-unknown-linux-gnu", "x86_64-unknown-linux-gnu"
         (X86, "+avx2,+avxvnni", dot_bytes_code, BYTES, "vpdpbusd", 2),
         (X86, "+avx2", dot_pairs_code, PAIRS, "vpmaddwd", 2),
         (X86, "+avx2,+avx512f,+avx512bw,+avx512vnni", dot_bytes_code, BYTES, "vpdpbusd", 1),
+        (X86, "+avx2", added_pair_sums, BYTES, "vpmaddubsw", 2),
+        (X86, "+avx2,+avx512f,+avx512bw", added_pair_sums, BYTES, "vpmaddubsw", 1),
     ],
-    ids=["neon", "neon-i8mm", "avx2", "avx2-vnni", "avx2-pairs", "avx512-vnni"],
+    ids=["neon", "neon-i8mm", "avx2", "avx2-vnni", "avx2-pairs", "avx512-vnni", "avx2-pair-sums", "avx512-pair-sums"],
 )
 def test_the_dot_instruction_is_used(
     triple: str, features: str, code: object, operand: ir.Type, instruction: str, times: int

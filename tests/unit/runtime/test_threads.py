@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from minillama.errors import InvalidInputError
 from minillama.runtime import threads
 from minillama.runtime.atomics import add
-from minillama.runtime.plan import Operation, Plan
+from minillama.runtime.plan import ASKED, INDEX, LATER, MEMORY, MEMORY_BYTES, ROW_BYTES, STEP, Ahead, Operation, Plan
 from minillama.runtime.threads import ThreadTeam
 
 
@@ -25,6 +25,11 @@ from minillama.runtime.threads import ThreadTeam
 def count(visits: np.ndarray, start: int, stop: int) -> None:
     for i in range(start, stop):
         add(visits.ctypes.data + 8 * i, 1)
+
+
+@numba.njit(nogil=True)
+def count_all(visits: np.ndarray, start: int, stop: int) -> None:
+    count(visits, 0, len(visits) * (stop - start))
 
 
 @numba.njit(nogil=True)
@@ -88,6 +93,32 @@ def test_an_operation_sees_all_of_the_one_before(n_threads: int) -> None:
         arrays[0][:] = np.arange(n)
         team.run_plan(plan)
         assert (arrays[0] == (np.arange(n) << 40)).all()
+
+
+@pytest.mark.parametrize("index", [None, 0, 3, -1])  # -1: before the array, as of a block that was dropped
+def test_who_waits_asks_for_what_is_read_next(index: int | None) -> None:
+    team, visits = ThreadTeam(2), np.zeros(1_000_000, np.int64)
+    weights = np.zeros((8, 16 * 1024), np.uint8)
+    first = None if index is None else np.array([index])
+    wait = Operation("wait", count_all, (visits,), 1)
+    small = Operation("small", count, (visits,), 1)
+    plan = plan_of(team, wait, small, Operation("read", count, (visits,), 1, ahead=Ahead(weights, first)), small)
+    asked = plan._rows[:, ASKED // 8]
+    for _ in range(100):  # the other thread may wake too late
+        team.run_plan(plan)
+        if asked[2] >= weights.nbytes:
+            break
+    assert asked[2] >= weights.nbytes
+    assert (asked[[0, 1, 3]] == 0).all()
+    assert plan._rows[:3, LATER // 8].tolist() == [plan.address + 2 * ROW_BYTES] * 2 + [0]
+    address = plan._rows[2, [MEMORY // 8, STEP // 8, INDEX // 8]]
+    assert address.tolist() == [weights.ctypes.data, weights.shape[1], 0 if first is None else first.ctypes.data]
+
+
+def test_no_more_is_asked_for_than_caches_hold() -> None:
+    weights = np.zeros(10_000_000, np.uint8)
+    plan = plan_of(ThreadTeam(1), Operation("read", count, (np.zeros(1, np.int64),), 1, ahead=Ahead(weights)))
+    assert plan._rows[0, MEMORY_BYTES // 8] == 256 * 1024
 
 
 def test_each_thread_has_aligned_scratch_of_its_own() -> None:
