@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -258,7 +257,7 @@ class Model:
             probe.begin([len(tokens)])
         parts = []
         size = len(tokens) if self._family.is_encoder else CHUNK  # an encoder's tokens see those after them
-        with cache.undone_on_error() if len(tokens) > size else nullcontext():  # a pass undoes itself
+        with cache.undone_on_error():
             for first in range(0, len(tokens), size):
                 chunk = tokens[first : first + size]
                 wanted = logits if logits == "all" or first + size >= len(tokens) else None
@@ -469,8 +468,8 @@ class Model:
             if self._family.is_encoder and len(cache):
                 raise InvalidInputError("an encoder's text cannot be continued: its tokens see those after them")
             cache.check()
-            for adapter, _ in cache.adapters:
-                adapter.check()
+        for adapter in {adapter for cache in caches for adapter, _ in cache.adapters}:
+            adapter.check()
 
     def _forward(self, ops: Operations, batch: Batch) -> F32:
         with ops.working_on(batch):

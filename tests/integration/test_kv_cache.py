@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from minillama import gguf
 from minillama.errors import ContextFullError, InvalidInputError
 from minillama.model.model import Model
+from minillama.runtime.kv_cache import KVCache
 from tests.tiny_models import TinyModel
 
 
@@ -109,6 +110,25 @@ def test_an_interrupted_pass_leaves_the_cache_as_it_was(model: Model) -> None:
     assert len(cache) == 10
     expected = model.logits(np.concatenate([ids_of(10), [1]]))[-1]
     np.testing.assert_array_equal(model.forward([1], cache), expected)
+
+
+def test_an_interrupt_after_the_last_pass_leaves_the_cache_as_it_was_too(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, advance = model.new_cache(), KVCache.advance
+    model.forward(ids_of(10), cache, logits=None)
+
+    def interrupted(self: KVCache, ids: np.ndarray, *, altered: bool = False) -> None:
+        advance(self, ids, altered=altered)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(KVCache, "advance", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            model.forward([1], cache)
+    assert cache.tokens == tuple(ids_of(10).tolist())
+    expected = model.logits(np.concatenate([ids_of(10), [2]]))[-1]
+    np.testing.assert_array_equal(model.forward([2], cache), expected)
 
 
 def test_blocks_are_given_back(model: Model) -> None:

@@ -84,7 +84,7 @@ _UNPACKED = 5760
 # where an instruction sums four.
 _IN_FOURS = (GGMLType.Q4_K, GGMLType.Q5_K) if any(map(tiers.has, ("avx512vnni", "avxvnni", "dotprod"))) else ()
 
-# The float sums are in memory, so there are registers for the integers of sixteen tokens; eight were a tenth slower.
+# The float sums are in memory, so there are registers for the integers of sixteen tokens; eight were slower.
 _tile = Tile(16)
 TOKENS, MATRIX_TOKENS = _tile.n_tokens, _tile.n_tokens  # of a tile; from so many on, the matrix kernel
 zeros_i32_tile, zeros_f32_tile, load_f32_tile = _tile.zeros_i32, _tile.zeros_f32, _tile.load_f32
