@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import weakref
 from pathlib import Path
@@ -185,3 +186,24 @@ class TestArena:
         arrays = [arena.empty(shape, np.float32) for shape in ((3,), (5, 7), (0, 9), (1,))]
         assert all(array.ctypes.data % 64 == 0 for array in arrays if array.size)
         assert arrays[2].shape == (0, 9)
+
+
+def test_operations_say_what_they_read_first(tmp_path: Path) -> None:
+    model = load(tmp_path)
+    other, cache = model.new_cache(), model.new_cache()
+    for each in (other, cache):
+        model.forward(IDS[:3], each, logits=None)
+    recorded, _ = model.recorded_pass([1], cache)
+    for call in recorded.plan.calls:
+        kind = call.name.split(".")[-1]
+        first, n_bytes, index, step = call.ahead
+        if kind == "kqv":
+            keys = cache.pool.keys[int(call.name.split(".")[1])]
+            assert (first, step) == (keys.ctypes.data, keys.strides[0])
+            assert ctypes.c_int64.from_address(index).value == cache.blocks[0] != 0
+        elif call.n_bytes:
+            assert (n_bytes, index) == (min(call.n_bytes, 256 * 1024), 0)
+            assert first == call.words[0]  # where the kernel's first argument, the packed weight, is
+        else:
+            assert call.ahead == (0, 0, 0, 0), call.name
+    assert sum(call.ahead[0] != 0 for call in recorded.plan.calls) == model.config.n_layer * 8 + 1

@@ -67,6 +67,14 @@ def test_windows_take_memory_for_themselves_only(folder: Path, name: str) -> Non
     assert sizes == [per_layer * n_blocks * len(windows), per_layer * sum(held[window] for window in windows)]
 
 
+def test_keys_that_a_window_has_left_behind_are_not_asked_for(folder: Path) -> None:
+    model = loaded(folder)
+    recorded, _ = model.recorded_pass(IDS[:1], model.new_cache())
+    asks = [call.ahead[0] != 0 for call in recorded.plan.calls if call.name.endswith(".kqv")]
+    assert asks == [model.config.window(i) == 0 for i in range(model.config.n_layer)]
+    assert set(asks) == {False, True}
+
+
 def test_a_long_prompt_never_holds_more_than_windows_and_a_chunk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("minillama.model.model.CHUNK", 50)
     model = loaded(folder, window_only=True)
