@@ -116,10 +116,9 @@ def dot(build: ggml.Ggml, type_: GGMLType, n_rows: int) -> Count | str:
     activation_type = LAYOUTS[type_].activation
     if activation_type is None:
         return "activations only"
-    fused = build is not ggml.baseline()
-    if fused and type_ in _VECTORS:
+    if build.fuses and type_ in _VECTORS:
         return "summed in vectors"
-    count, table = Count(), DOT_FUSED if fused else DOT
+    count, table = Count(), DOT_FUSED if build.fuses else DOT
     for n_blocks in _LENGTHS if n_rows >= FULL else _LENGTHS[:1]:
         n, few = n_blocks * max(32, LAYOUTS[type_].block_size), 2 if n_blocks > 8 else -(-n_rows // 6)
         for kind in (*inputs.INPUT_KINDS, "any bytes"):

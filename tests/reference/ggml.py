@@ -27,9 +27,16 @@ _ARRAY_TYPES = {
 
 
 class Ggml:
-    """One build of ggml, loaded in a linker namespace of its own so that several can be side by side."""
+    """One build of ggml, loaded in a linker namespace of its own so that several can be side by side.
 
-    def __init__(self, folder: Path) -> None:
+    Attributes
+    ----------
+    fuses
+        Whether it was compiled with multiply-adds that round once.
+    """
+
+    def __init__(self, folder: Path, *, fuses: bool) -> None:
+        self.fuses = fuses
         dlmopen = ctypes.CDLL(None).dlmopen
         dlmopen.restype, dlmopen.argtypes = _POINTER, [ctypes.c_long, ctypes.c_char_p, ctypes.c_int]
         path = str(folder / "libggml-cpu.so")
@@ -188,10 +195,10 @@ def c_name(type_: GGMLType) -> str:
 @functools.cache
 def packaged() -> Ggml:
     """The prebuilt library of libggml-python, compiled with AVX2 and FMA."""
-    return Ggml(Path(sysconfig.get_path("purelib")) / "libggml" / "lib64")
+    return Ggml(Path(sysconfig.get_path("purelib")) / "libggml" / "lib64", fuses=True)
 
 
 @functools.cache
 def baseline() -> Ggml:
     """llama.cpp's baseline build."""
-    return Ggml(ensure("baseline") / "llama_cpp" / "lib")
+    return Ggml(ensure("baseline") / "llama_cpp" / "lib", fuses=False)
