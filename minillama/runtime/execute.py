@@ -22,6 +22,7 @@ from minillama.runtime.plan import (
     ENTRY,
     FINE_GRAIN,
     FINISHED,
+    FIRST,
     GRAIN,
     INDEX,
     LATER,
@@ -49,9 +50,14 @@ HAS_CLOCK = _CLOCK is not None and os.name == "posix"
 def start(rows: int, n_operations: int, run: int) -> None:
     """Make all items of a plan available to the threads of a run; runs are numbered from 1."""
     for i in range(n_operations):
-        store(rows + i * ROW_BYTES + FINISHED, 0)
-        store(rows + i * ROW_BYTES + ASKED, 0)
-        store(rows + i * ROW_BYTES + NEXT, run << _ITEM_BITS)
+        row = rows + i * ROW_BYTES
+        first, index = load(row + MEMORY), load(row + INDEX)
+        if index != 0:  # here and not by who asks: late threads may look when the plan's arrays are gone
+            first += load(row + STEP) * load(index)
+        store(row + FIRST, first)
+        store(row + ASKED, 0)
+        store(row + FINISHED, 0)
+        store(row + NEXT, run << _ITEM_BITS)
 
 
 @jit(name="plan_stop")
@@ -86,9 +92,7 @@ def _ask(row: int) -> bool:
     asked = add(row + ASKED, _ASKED_AT_ONCE)
     if asked >= load(row + MEMORY_BYTES):
         return False
-    first, index = load(row + MEMORY) + asked, load(row + INDEX)
-    if index != 0:
-        first += load(row + STEP) * load(index)
+    first = load(row + FIRST) + asked
     for line in range(first, first + _ASKED_AT_ONCE, _LINE):
         prefetch(line)
     return True

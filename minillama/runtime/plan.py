@@ -18,10 +18,10 @@ ALIGNMENT = 64
 ROW_BYTES = 128
 # Words of a row; what changes while a plan runs has a cache line of its own. A share has GRAIN items up to the item
 # COARSE, and FINE_GRAIN items from there on. LATER is the next row that begins with memory worth asking for, or 0: that
-# is MEMORY_BYTES from MEMORY on, moved on by STEP times the number at INDEX unless that is 0; ASKED bytes of it have
-# been asked for.
+# is MEMORY_BYTES from MEMORY on, moved on by STEP times the number at INDEX unless that is 0: from FIRST on, as a run
+# starts. ASKED bytes of it have been asked for.
 ENTRY, PARAMETERS, N_ITEMS, GRAIN, COARSE, FINE_GRAIN, LATER = 0, 8, 16, 24, 32, 40, 48
-NEXT, FINISHED, ASKED, MEMORY, MEMORY_BYTES, INDEX, STEP = 64, 72, 80, 88, 96, 104, 112
+NEXT, FINISHED, ASKED, MEMORY, MEMORY_BYTES, INDEX, STEP, FIRST = 64, 72, 80, 88, 96, 104, 112, 120
 
 # A share of an operation should be worth a few microseconds, in multiply-adds, and each thread should find a few, the
 # last of them smaller, so that threads finish together.

@@ -17,7 +17,19 @@ from hypothesis import strategies as st
 from minillama.errors import InvalidInputError
 from minillama.runtime import threads
 from minillama.runtime.atomics import add
-from minillama.runtime.plan import ASKED, INDEX, LATER, MEMORY, MEMORY_BYTES, ROW_BYTES, STEP, Ahead, Operation, Plan
+from minillama.runtime.plan import (
+    ASKED,
+    FIRST,
+    INDEX,
+    LATER,
+    MEMORY,
+    MEMORY_BYTES,
+    ROW_BYTES,
+    STEP,
+    Ahead,
+    Operation,
+    Plan,
+)
 from minillama.runtime.threads import ThreadTeam
 
 
@@ -112,6 +124,7 @@ def test_who_waits_asks_for_what_is_read_next(index: int | None) -> None:
     assert (asked[[0, 1, 3]] == 0).all()
     assert plan._rows[:3, LATER // 8].tolist() == [plan.address + 2 * ROW_BYTES] * 2 + [0]
     address = plan._rows[2, [MEMORY // 8, STEP // 8, INDEX // 8]]
+    assert plan._rows[2, FIRST // 8] == weights.ctypes.data + (index or 0) * weights.shape[1]
     assert address.tolist() == [weights.ctypes.data, weights.shape[1], 0 if first is None else first.ctypes.data]
 
 
