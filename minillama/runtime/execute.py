@@ -2,7 +2,7 @@
 
 Every thread goes through the operations in order. It takes shares of the operation's items until none is left, then
 waits until all items are *finished* (not until all threads have come: a thread that has no processor, or that wakes
-late, holds nobody up). While it waits it asks for what is read next, weights or keys, as memory is the bottleneck of
+late, holds nobody up), unless the next operation may run beside this one. While it waits it asks for what is read next, weights or keys, as memory is the bottleneck of
 decoding. A run's number is in the upper half of each row's word ``NEXT``, the next item to take in the lower half; a
 thread that belongs to an earlier run finds another number there and leaves.
 """
@@ -33,6 +33,7 @@ from minillama.runtime.plan import (
     PARAMETERS,
     ROW_BYTES,
     STEP,
+    WAITED,
 )
 
 _ITEM_BITS = 32
@@ -99,21 +100,23 @@ def _ask(row: int) -> bool:
 
 
 @jit(name="plan_wait")
-def _wait(row: int, n_items: int, run: int) -> bool:
-    """Wait until all items of an operation are finished; False if the run is over."""
+def _wait(row: int, n_rows: int, run: int) -> bool:
+    """Wait until all items of an operation, and of those before it, are finished; False if the run is over."""
     looks, later = 0, load(row + LATER)
-    while load(row + FINISHED) < n_items:
-        if load(row + NEXT) >> _ITEM_BITS != run:
-            return False
-        if later != 0:
-            if not _ask(later):
-                later = 0
-            continue
-        looks += 1
-        if looks < _LOOKS:
-            pause()
-        else:
-            give_way()
+    for waited in range(row - (n_rows - 1) * ROW_BYTES, row + ROW_BYTES, ROW_BYTES):
+        n_items = load(waited + N_ITEMS)
+        while load(waited + FINISHED) < n_items:
+            if load(waited + NEXT) >> _ITEM_BITS != run:
+                return False
+            if later != 0:
+                if not _ask(later):
+                    later = 0
+                continue
+            looks += 1
+            if looks < _LOOKS:
+                pause()
+            else:
+                give_way()
     return True
 
 
@@ -141,7 +144,7 @@ def execute(rows: int, first: int, last: int, run: int, scratch: int, scratch_by
             call(entry, parameters, scratch, scratch_bytes, item, end)
             add(row + FINISHED, end - item)
             item, end = _take(row, n_items, run)
-        if item < 0 or not _wait(row, n_items, run):
+        if item < 0 or not _wait(row, load(row + WAITED), run):
             return
         if HAS_CLOCK and times != 0:
             _clock_gettime(_CLOCK, times + 16 * i)

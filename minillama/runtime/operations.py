@@ -59,6 +59,8 @@ class Operations(ABC):
         # Inside a block: the last rows in the forms that products take. Elsewhere the caller may change them in place.
         self._activated: tuple[F32, dict[GGMLType, U8]] | None = None
         self._keeps_activated = False
+        # The last operations, if they are products of one activation: that, and their results.
+        self._products: tuple[U8, list[F32]] | None = None
         self._stretches: tuple[Stretch, ...] = ()
         self._n_tokens, self._until = 0, ""
 
@@ -113,6 +115,7 @@ class Operations(ABC):
         return value
 
     def _run(self, name: str, kernel: Kernel, n_items: int, *arguments: Any, **details: Any) -> None:
+        self._products = None
         if n_items:
             self._do(Operation(self._prefix + name, kernel, arguments, n_items, **details))
 
@@ -197,13 +200,16 @@ class Operations(ABC):
         activation_type = LAYOUTS[weight.type].activation
         assert activation_type is not None  # weights of other types are refused when they are bound
         activation = self._activation(x, activation_type, name)
+        products = self._products if self._products and self._products[0] is activation else (activation, [])
         out = self._empty((len(x), n_rows))
         self._run(
             name, self.kernels.mul_mat[weight.type], n_rows if len(x) else 0, weight.packed, activation, n, out,
             scratch_bytes=self.kernels.mul_mat_scratch(weight.type, n, len(x)), work_per_item=n * len(x),
             granularity=self.kernels.mul_mat_rows(weight.type), n_bytes=weight.packed.nbytes,
-            ahead=Ahead(weight.packed),
+            ahead=Ahead(weight.packed), beside=bool(products[1]),
         )  # fmt: skip
+        products[1].append(out)
+        self._products = products
         return out
 
     def _updated(

@@ -19,8 +19,9 @@ ROW_BYTES = 128
 # Words of a row; what changes while a plan runs has a cache line of its own. A share has GRAIN items up to the item
 # COARSE, and FINE_GRAIN items from there on. LATER is the next row that begins with memory worth asking for, or 0: that
 # is MEMORY_BYTES from MEMORY on, moved on by STEP times the number at INDEX unless that is 0: from FIRST on, as a run
-# starts. ASKED bytes of it have been asked for.
-ENTRY, PARAMETERS, N_ITEMS, GRAIN, COARSE, FINE_GRAIN, LATER = 0, 8, 16, 24, 32, 40, 48
+# starts. ASKED bytes of it have been asked for. After a row, WAITED rows are waited for, it and those before it: 0 where
+# the next one may run beside it.
+ENTRY, PARAMETERS, N_ITEMS, GRAIN, COARSE, FINE_GRAIN, LATER, WAITED = 0, 8, 16, 24, 32, 40, 48, 56
 NEXT, FINISHED, ASKED, MEMORY, MEMORY_BYTES, INDEX, STEP, FIRST = 64, 72, 80, 88, 96, 104, 112, 120
 
 # A share of an operation should be worth a few microseconds, in multiply-adds, and each thread should find a few, the
@@ -82,6 +83,8 @@ class Operation:
     group
         So many items that follow each other take less time together: they are a share while there are enough for all
         threads.
+    beside
+        It may run while the operation before it does, and those beside which that one may run.
     """
 
     name: str
@@ -94,6 +97,7 @@ class Operation:
     n_bytes: int = 0
     ahead: Ahead | None = None
     group: int = 1
+    beside: bool = False
 
     def call(self) -> Call:
         """The operation without its arrays, whose memory the caller keeps."""
@@ -109,6 +113,7 @@ class Operation:
             n_bytes=self.n_bytes,
             ahead=(0, 0, 0, 0) if self.ahead is None else self.ahead.words(),
             group=self.group,
+            beside=self.beside,
         )
 
 
@@ -126,6 +131,7 @@ class Call:
     n_bytes: int
     ahead: tuple[int, int, int, int]
     group: int
+    beside: bool
 
     @property
     def work(self) -> int:
@@ -180,18 +186,28 @@ class Plan:
             row[GRAIN // 8], row[COARSE // 8], row[FINE_GRAIN // 8] = call.shares(n_threads)
             row[MEMORY // 8], row[MEMORY_BYTES // 8], row[INDEX // 8], row[STEP // 8] = call.ahead
             parameters += 8 * len(call.words)
+        waited = 0
+        for i, ends in enumerate(_ends_of_groups(calls)):
+            waited += 1
+            self._rows[i, WAITED // 8] = waited if ends else 0
+            waited = 0 if ends else waited
         later = 0
         for i in reversed(range(len(calls))):
             self._rows[i, LATER // 8] = later
             later = self.address + ROW_BYTES * i if calls[i].ahead[0] else later
 
 
+def _ends_of_groups(calls: Sequence[Call]) -> list[bool]:
+    """Whether each call is the last of those that run beside each other."""
+    return [not call.beside for call in calls[1:]] + [True] * bool(calls)
+
+
 def _segments(calls: Sequence[Call]) -> list[tuple[int, int]]:
-    """Ranges of calls of about ``_SEGMENT_WORK`` each."""
+    """Ranges of calls of about ``_SEGMENT_WORK`` each, whole groups."""
     bounds, work = [0], 0
-    for i, call in enumerate(calls, 1):
+    for i, (call, ends) in enumerate(zip(calls, _ends_of_groups(calls), strict=True), 1):
         work += call.work
-        if work >= _SEGMENT_WORK or i == len(calls):
+        if ends and (work >= _SEGMENT_WORK or i == len(calls)):
             bounds.append(i)
             work = 0
     return list(itertools.pairwise(bounds))

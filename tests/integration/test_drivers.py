@@ -207,3 +207,10 @@ def test_operations_say_what_they_read_first(tmp_path: Path) -> None:
         else:
             assert call.ahead == (0, 0, 0, 0), call.name
     assert sum(call.ahead[0] != 0 for call in recorded.plan.calls) == model.config.n_layer * 8 + 1
+
+
+def test_products_of_the_same_rows_run_beside_each_other(tmp_path: Path) -> None:
+    model = load(tmp_path)
+    recorded, _ = model.recorded_pass(IDS, model.new_cache())
+    beside = [call.name for call in recorded.plan.calls if call.beside]
+    assert beside == [f"blk.{i}.{name}" for i in range(model.config.n_layer) for name in ("k", "v", "ffn_up")]

@@ -193,7 +193,7 @@ def test_bad_numbers_are_refused(path: Path, wrong: dict[str, object], message: 
 
 def test_profiles_group_operations_and_add_up() -> None:
     def call(name: str, work: int, n_bytes: int) -> Call:
-        return Call(name, 0, (), 1, 0, work, 1, n_bytes, (0, 0, 0, 0), 1)
+        return Call(name, 0, (), 1, 0, work, 1, n_bytes, (0, 0, 0, 0), 1, beside=False)
 
     calls = [call("blk.0.q", 10, 5), call("blk.0.kqv", 7, 0), call("blk.1.q", 10, 5), call("add", 3, 0)]
     rows = {row.name: row for row in rows_of(calls, np.array([0.5, 0.25, 0.5, 4]))}

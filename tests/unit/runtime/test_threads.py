@@ -26,6 +26,7 @@ from minillama.runtime.plan import (
     MEMORY_BYTES,
     ROW_BYTES,
     STEP,
+    WAITED,
     Ahead,
     Operation,
     Plan,
@@ -105,6 +106,35 @@ def test_an_operation_sees_all_of_the_one_before(n_threads: int) -> None:
         arrays[0][:] = np.arange(n)
         team.run_plan(plan)
         assert (arrays[0] == (np.arange(n) << 40)).all()
+
+
+@numba.njit(nogil=True)
+def fill_slowly(target: np.ndarray, value: int, start: int, stop: int) -> None:
+    for i in range(start, stop):
+        for _ in range(2000):
+            add(target.ctypes.data + 8 * i, value)
+
+
+def test_operations_may_run_beside_each_other_and_are_all_waited_for() -> None:
+    team, n = ThreadTeam(2), 64
+    slow, quick, sums = (np.zeros(n, np.int64) for _ in range(3))
+    fill = Operation("fill", fill_slowly, (slow, 1), n, work_per_item=10**6)
+    beside = Operation("beside", reversed_double, (np.ones(n, np.int64), quick), n, beside=True)
+    after = Operation("after", reversed_double, (slow, sums), n)
+    plan = plan_of(team, fill, beside, beside, after, fill, beside)
+    assert plan._rows[:, WAITED // 8].tolist() == [0, 0, 3, 1, 0, 2]
+    for i in range(20):
+        team.run_plan(plan)
+        assert (sums == 2 * 2000 * (2 * i + 1)).all()
+        assert (slow == 2000 * (2 * i + 2)).all()
+
+
+def test_operations_beside_each_other_are_not_parted() -> None:
+    work, visits = 600_000_000, np.zeros(1, np.int64)  # two take more than is done between two looks at Ctrl-C
+    first = Operation("first", count, (visits,), 1, work_per_item=work)
+    beside = Operation("beside", count, (visits,), 1, work_per_item=work, beside=True)
+    assert plan_of(ThreadTeam(1), first, beside, beside, first, first, first).segments == [(0, 3), (3, 5), (5, 6)]
+    assert plan_of(ThreadTeam(1)).segments == []
 
 
 @pytest.mark.parametrize("index", [None, 0, 3, -1])  # -1: before the array, as of a block that was dropped
