@@ -2,9 +2,13 @@
 
 Every thread goes through the operations in order. It takes shares of the operation's items until none is left, then
 waits until all items are *finished* (not until all threads have come: a thread that has no processor, or that wakes
-late, holds nobody up), unless the next operation may run beside this one. While it waits it asks for what is read next, weights or keys, as memory is the bottleneck of
-decoding. A run's number is in the upper half of each row's word ``NEXT``, the next item to take in the lower half; a
-thread that belongs to an earlier run finds another number there and leaves.
+late, holds nobody up), unless the next operation may run beside this one. While it waits it asks for what is read next,
+weights or keys, as memory is the bottleneck of decoding. A run's number is in the upper half of each row's word
+``NEXT``, the next item to take in the lower half; a thread that belongs to an earlier run finds another number there
+and leaves.
+
+After a run a worker stays for a moment, as the next token's run follows soon: it asks for what a run begins with, and
+takes part in the next one without having slept. What it is to do is in the words of its job.
 """
 
 from __future__ import annotations
@@ -41,6 +45,15 @@ _ITEM_MASK = (1 << _ITEM_BITS) - 1
 # After so many looks a waiting thread lets others have the processor at every look: about 50 microseconds.
 _LOOKS = 2000
 _LINE, _ASKED_AT_ONCE = 64, 1024  # bytes
+# So many looks for the next run before a worker sleeps: about a millisecond.
+_LOOKS_FOR_MORE = 6000
+# Bytes that are asked for before it comes; caches that hold less drop them again.
+_MOST_ASKED_BEFORE = 4_000_000
+# Words of a worker's job: the run, ASLEEP, END if the worker is to end, or CHANGING; the run's plan and the worker's
+# working memory; the last run that it has left, whose plan it does not look at any more.
+RUN, ROWS, N_OPERATIONS, SCRATCH, SCRATCH_BYTES, LEFT = 0, 8, 16, 24, 32, 40
+JOB_BYTES = 64
+ASLEEP, END, CHANGING = 0, -1, -2
 # Where there is no such clock, times are zero.
 _CLOCK: int | None = getattr(time, "CLOCK_MONOTONIC", None)
 _clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.int64))
@@ -87,16 +100,21 @@ def _take(row: int, n_items: int, run: int) -> tuple[int, int]:
             return first, end
 
 
-@jit(name="plan_ask")
-def _ask(row: int) -> bool:
-    """Ask for some more of what an operation is going to read; False if all has been asked for."""
-    asked = add(row + ASKED, _ASKED_AT_ONCE)
+@jit(name="plan_ask_from")
+def _ask_from(row: int, asked: int) -> bool:
+    """Ask for some more of what an operation reads first; False if there is no more."""
     if asked >= load(row + MEMORY_BYTES):
         return False
     first = load(row + FIRST) + asked
     for line in range(first, first + _ASKED_AT_ONCE, _LINE):
         prefetch(line)
     return True
+
+
+@jit(name="plan_ask")
+def _ask(row: int) -> bool:
+    """Ask for some more of what an operation is going to read; False if all has been asked for."""
+    return _ask_from(row, add(row + ASKED, _ASKED_AT_ONCE))
 
 
 @jit(name="plan_wait")
@@ -148,3 +166,56 @@ def execute(rows: int, first: int, last: int, run: int, scratch: int, scratch_by
             return
         if HAS_CLOCK and times != 0:
             _clock_gettime(_CLOCK, times + 16 * i)
+
+
+@jit(name="plan_post")
+def post(job: int, run: int, rows: int, n_operations: int, scratch: int, scratch_bytes: int) -> None:
+    """Give a worker a run to take part in, or END."""
+    exchange(job + RUN, CHANGING)  # and not a store, which those that follow could come before
+    store(job + ROWS, rows)
+    store(job + N_OPERATIONS, n_operations)
+    store(job + SCRATCH, scratch)
+    store(job + SCRATCH_BYTES, scratch_bytes)
+    store(job + RUN, run)
+
+
+@jit(name="plan_stay")
+def _stay(job: int, rows: int, run: int) -> None:
+    """Ask for what the plan begins with, as if it were run again, until there is another run or none for a while."""
+    row, asked, asked_of_row, looks = load(rows + LATER), 0, 0, 0
+    while load(job + RUN) == run and looks < _LOOKS_FOR_MORE:
+        if row != 0 and asked < _MOST_ASKED_BEFORE:
+            if _ask_from(row, asked_of_row):
+                asked += _ASKED_AT_ONCE
+                asked_of_row += _ASKED_AT_ONCE
+            else:
+                row, asked_of_row = load(row + LATER), 0
+            continue
+        looks += 1
+        if looks < _LOOKS:
+            pause()
+        else:
+            give_way()
+
+
+@jit(name="plan_take_part")
+def take_part(job: int, stays: bool) -> bool:
+    """A worker's part in the run that it is given, and in others that follow soon; whether it is to sleep, not to end.
+
+    By then the run may be over, and its working memory be another's: it finds nothing to do and does not touch it.
+    """
+    while True:
+        run = load(job + RUN)
+        rows, n_operations = load(job + ROWS), load(job + N_OPERATIONS)
+        scratch, scratch_bytes = load(job + SCRATCH), load(job + SCRATCH_BYTES)
+        if run == CHANGING or load(job + RUN) != run:  # these words may be of two runs
+            pause()
+            continue
+        if run <= ASLEEP:
+            return run == ASLEEP
+        execute(rows, 0, n_operations, run, scratch, scratch_bytes, 0)
+        if stays:
+            _stay(job, rows, run)
+        store(job + LEFT, run)
+        if replace(job + RUN, run, ASLEEP):
+            return True

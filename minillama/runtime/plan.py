@@ -19,7 +19,7 @@ ROW_BYTES = 128
 # Words of a row; what changes while a plan runs has a cache line of its own. A share has GRAIN items up to the item
 # COARSE, and FINE_GRAIN items from there on. LATER is the next row that begins with memory worth asking for, or 0: that
 # is MEMORY_BYTES from MEMORY on, moved on by STEP times the number at INDEX unless that is 0: from FIRST on, as a run
-# starts. ASKED bytes of it have been asked for. After a row, WAITED rows are waited for, it and those before it: 0 where
+# starts. ASKED bytes of it have been asked for. After a row, WAITED rows are waited for, it and those before it: 0 if
 # the next one may run beside it.
 ENTRY, PARAMETERS, N_ITEMS, GRAIN, COARSE, FINE_GRAIN, LATER, WAITED = 0, 8, 16, 24, 32, 40, 48, 56
 NEXT, FINISHED, ASKED, MEMORY, MEMORY_BYTES, INDEX, STEP, FIRST = 64, 72, 80, 88, 96, 104, 112, 120

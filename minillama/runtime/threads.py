@@ -9,6 +9,7 @@ import weakref
 from typing import Any
 
 import numba
+import numpy as np
 
 from minillama.errors import InvalidInputError
 from minillama.kernels.jit import Kernel
@@ -30,48 +31,65 @@ class _Scratch:
 
 
 class _Worker:
-    """A thread that sleeps until it is woken for a run, takes part in it, and sleeps again."""
+    """A thread that is woken for a run, takes part in it and in those that follow soon, and sleeps again.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    stays
+        Whether it looks for another run before it sleeps: not if there are fewer processors than threads.
+    """
+
+    def __init__(self, *, stays: bool) -> None:
         self._asleep = threading.Lock()
         self._asleep.acquire()
-        self._job: tuple[Plan, int, _Scratch] | None = None
+        self._stays = stays
+        self._words = aligned(execute.JOB_BYTES).view(np.int64)
+        self._job: int = self._words.ctypes.data
+        # What it may look at: the plans of runs that it has not left.
+        self._plans: dict[int, tuple[Plan, _Scratch]] = {}
         threading.Thread(target=self._live, name="minillama", daemon=True).start()
 
-    def wake(self, job: tuple[Plan, int, _Scratch] | None) -> None:
-        """Take part in a run of a plan, with some working memory; None: end."""
-        self._job = job
-        if self._asleep.locked():  # else it has not yet heard the last call, and will find this job
+    def give(self, plan: Plan, run: int, scratch: _Scratch) -> None:
+        """Have it take part in a run of a plan, with some working memory."""
+        self._forget()
+        self._plans[run] = plan, scratch
+        self._post(run, plan.address, plan.n_operations, scratch.address, scratch.size)
+
+    def end(self) -> None:
+        """Have the thread end."""
+        self._post(execute.END, 0, 0, 0, 0)
+
+    def _post(self, *job: int) -> None:
+        execute.post(self._job, *job)
+        if self._asleep.locked():  # else it has not yet heard the last call; if it is awake it sleeps lightly once
             self._asleep.release()
 
     def _live(self) -> None:
-        while True:
-            self._asleep.acquire()
-            job = self._job
-            if job is None:
-                return
-            plan, run, scratch = job
-            _execute(plan, 0, plan.n_operations, run, scratch)
+        self._asleep.acquire()
+        while execute.take_part(self._job, self._stays):
             # Nothing of the model may be kept alive by a sleeping thread.
-            del job, plan, scratch
+            self._forget()
+            self._asleep.acquire()
 
-
-def _execute(plan: Plan, first: int, last: int, run: int, scratch: _Scratch, times: I64 | None = None) -> None:
-    clock = 0 if times is None else times.ctypes.data
-    execute.execute(plan.address, first, last, run, scratch.address, scratch.size, clock)
+    def _forget(self) -> None:
+        """Let go of the plans it has left. Both threads do; a run that is given meanwhile is a later one."""
+        left = self._words[execute.LEFT // 8]
+        for run in [run for run in list(self._plans) if run <= left]:
+            self._plans.pop(run, None)
 
 
 def _end(workers: list[_Worker]) -> None:
     for worker in workers:
-        worker.wake(None)
+        worker.end()
 
 
 class ThreadTeam:
     """Runs plans, and kernels over ranges of items, with several threads.
 
     An item's result never depends on which thread computes it or on where a range begins, so the number of threads
-    changes no bits. The calling thread leads and works too; the others sleep between runs. One run happens at a time: a
-    second Python thread that uses the same team waits. A forked child gets threads of its own.
+    changes no bits. The calling thread leads and works too; the others sleep between runs, unless the next one follows
+    within a millisecond. One run happens at a time: a second Python thread that uses the same team waits. A forked
+    child gets threads of its own.
 
     Parameters
     ----------
@@ -152,17 +170,18 @@ class ThreadTeam:
             try:
                 if not alone:
                     self._wake(plan, run)
+                scratch, clock = self._scratch[0], 0 if times is None else times.ctypes.data
                 for start, stop in plan.segments:
-                    _execute(plan, start, stop, run, self._scratch[0], times)
+                    execute.execute(plan.address, start, stop, run, scratch.address, scratch.size, clock)
             except BaseException:
                 execute.stop(plan.address, plan.n_operations)
                 raise
 
     def _wake(self, plan: Plan, run: int) -> None:
         while len(self._workers) < self.n_threads - 1:
-            self._workers.append(_Worker())
+            self._workers.append(_Worker(stays=self.n_threads <= usable_processors()))
         for worker, scratch in zip(self._workers, self._scratch[1:], strict=True):
-            worker.wake((plan, run, scratch))
+            worker.give(plan, run, scratch)
 
     def _reserve(self, size: int) -> None:
         if self._scratch[0].size < size:
