@@ -26,11 +26,12 @@ from minillama.model.weights import Binder, Weights
 from minillama.runtime.batch import Batch
 from minillama.runtime.capture import Captured, RecordedPass
 from minillama.runtime.deferred import Deferred, ValueInfo, outline
+from minillama.runtime.driven import Reached
 from minillama.runtime.eager import Eager
 from minillama.runtime.kv_cache import KVCache
 from minillama.runtime.low_rank import Scaled
 from minillama.runtime.mapped_cache import MappedCache
-from minillama.runtime.operations import Operations, Reached
+from minillama.runtime.operations import Operations
 from minillama.runtime.probe import Probe, Watcher, probe_of
 from minillama.runtime.resume import Resumed
 from minillama.runtime.threads import ThreadTeam

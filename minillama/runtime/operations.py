@@ -6,26 +6,20 @@ A driver says where results are put and when operations run (:class:`minillama.r
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from minillama.gguf.constants import GGMLType
 from minillama.kernels.jit import Kernel
 from minillama.kernels.layouts import LAYOUTS
-from minillama.kernels.reference.attention_window import attention_window_scratch
-from minillama.kernels.registry import KernelSet
 from minillama.kernels.scratch import BLOCK_BYTES
 from minillama.kernels.types import F32, I32, I64, U8
-from minillama.runtime.batch import Batch
-from minillama.runtime.low_rank import LowRank, Stretch
+from minillama.runtime.attention import Attention
+from minillama.runtime.low_rank import LowRank
 from minillama.runtime.packed import PackedExperts, PackedMatrix
-from minillama.runtime.plan import Ahead, Operation
-from minillama.runtime.probe import PATTERN, SCORES, STORE
+from minillama.runtime.plan import Ahead
 from minillama.runtime.rotary import Rotary
 
 _NO_SINKS = np.zeros(0, np.float32)
@@ -36,15 +30,7 @@ _ZERO = np.float32(0)
 _Limits = tuple[int, np.float32, F32]
 
 
-class Reached(Exception):  # noqa: N818 - no error: the pass has come to where it is to end
-    """The value at which a pass ends has been made."""
-
-    def __init__(self, value: F32) -> None:
-        super().__init__()
-        self.value = value
-
-
-class Operations(ABC):
+class Operations(Attention):
     """What a forward pass can do.
 
     Parameters
@@ -52,72 +38,6 @@ class Operations(ABC):
     kernels
         The backend's kernels.
     """
-
-    def __init__(self, kernels: KernelSet) -> None:
-        self.kernels = kernels
-        self._prefix = ""
-        # Inside a block: the last rows in the forms that products take. Elsewhere the caller may change them in place.
-        self._activated: tuple[F32, dict[GGMLType, U8]] | None = None
-        self._keeps_activated = False
-        # The last operations, if they are products of one activation: that, and their results.
-        self._products: tuple[U8, list[F32]] | None = None
-        self._stretches: tuple[Stretch, ...] = ()
-        self._n_tokens, self._until = 0, ""
-
-    @abstractmethod
-    def _empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
-        """Memory for a result."""
-
-    @abstractmethod
-    def _do(self, operation: Operation) -> None:
-        """Run an operation, or note it down."""
-
-    @abstractmethod
-    def _result(self, name: str, value: F32) -> F32:
-        """A value has its name."""
-
-    def _wants(self, name: str) -> bool:
-        """Whether anyone asks for a value that is otherwise not computed."""
-        return False
-
-    def _n_kv(self, batch: Batch) -> int:
-        """Positions that the products and weights of attention have room for."""
-        return batch.n_kv
-
-    @contextmanager
-    def block(self, index: int) -> Iterator[None]:
-        """Names given inside belong to layer ``index``: ``attn_norm`` becomes ``blk.0.attn_norm``."""
-        self._prefix, self._keeps_activated = f"blk.{index}.", True
-        try:
-            yield
-        finally:
-            self._prefix, self._keeps_activated, self._activated = "", False, None
-
-    @contextmanager
-    def working_on(self, batch: Batch) -> Iterator[None]:
-        """Operations inside are a pass over this batch, with its sequences' adapters, up to its last value.
-
-        Raises
-        ------
-        Reached
-            That value was made; it is in the exception.
-        """
-        self._stretches, self._n_tokens, self._until = batch.stretches, batch.n_tokens, batch.until
-        try:
-            yield
-        finally:
-            self._stretches, self._until = (), ""
-
-    def _named(self, name: str, value: F32) -> F32:
-        value = self._result(self._prefix + name, value)
-        if self._until == self._prefix + name:
-            raise Reached(value)
-        return value
-
-    def _run(self, name: str, kernel: Kernel, n_items: int, *arguments: Any, **details: Any) -> None:
-        self._products = None
-        if n_items:
-            self._do(Operation(self._prefix + name, kernel, arguments, n_items, **details))
 
     def get_rows(self, weight: PackedMatrix, ids: I64, *, name: str) -> F32:
         """Rows of a weight, decoded: float32 [n, n_values]."""
@@ -398,120 +318,6 @@ class Operations(ABC):
         kernel = self.kernels.rope_neox if pairing == "neox" else self.kernels.rope_norm
         self._run(name, kernel, len(x), x, table, n_head, out, work_per_item=4 * x.shape[1])
         return self._named(name, out)
-
-    def attention(
-        self, q: F32, k: F32, v: F32, batch: Batch, layer: int, n_head: int, scale: np.float32, *, name: str,
-        window: int = 0, softcap: float = 0.0, sinks: F32 | None = None, sees_all: bool = False,
-    ) -> F32:  # fmt: skip
-        """Store keys and values in the cache, then attend: float32 [n_tokens, n_head * value_dim].
-
-        Parameters
-        ----------
-        q, k, v
-            Queries, keys and values of the batch, each float32 [n_tokens, heads * values of a head].
-        batch
-            Where the tokens belong.
-        layer
-            Whose cache it is.
-        n_head
-            Query heads.
-        scale
-            What products of queries and keys are multiplied by.
-        name
-            Name of the result.
-        window
-            Positions that a token sees, its own included; 0: all.
-        softcap
-            Cap of the products, before they are scaled; 0: none.
-        sinks
-            A score for each head that takes part in the softmax and has no value, float32 [n_head].
-        sees_all
-            Tokens see those after them too, as in encoders; of float32 caches, without window, cap and sinks.
-        """
-        pool, at, table = batch.place(layer)
-        q, k = (self.hadamard(x, pool.key_rotation(at), name=name) for x in (q, k))
-        v = self.hadamard(v, pool.value_rotation(at), name=name)
-        keys, values = pool.keys[at], pool.values[at]
-        place = (table, batch.sequence, batch.position)
-        store_kv = self.kernels.store_kv[pool.kind]
-        self._run(STORE, store_kv, batch.n_tokens, k, v, *place, keys, values, work_per_item=4 * k.shape[1])
-        limits = None if sees_all else (window, np.float32(softcap), _NO_SINKS if sinks is None else sinks)
-        out = self._attend(q, batch, layer, n_head, scale, limits, name)
-        return self._named(name, self.hadamard(out, pool.value_rotation(at), name=name))
-
-    def hadamard(self, x: F32, size: int, *, name: str) -> F32:
-        """Heads rotated as those of quantized caches are, ``size`` values at a time; 0: as they are. No named value."""
-        if not size:
-            return x
-        out = self._empty(x.shape)
-        self._run(f"{name}_hadamard", self.kernels.hadamard, len(x), x, size, out, work_per_item=8 * x.shape[1])
-        return out
-
-    def _attend(
-        self, q: F32, batch: Batch, layer: int, n_head: int, scale: np.float32, limits: _Limits | None, name: str,
-    ) -> F32:  # fmt: skip
-        """Attention to what the cache holds, by the kernel for such caches and limits; None: every token sees all."""
-        pool, at, table = batch.place(layer)
-        keys, values, value_dim = pool.keys[at], pool.values[at], pool.shapes[at][2]
-        if any(self._wants(self._prefix + part) for part in (SCORES, PATTERN)):
-            return self._attend_in_parts(q, batch, layer, n_head, scale, limits, name)
-        out = self._empty((batch.n_tokens, n_head * value_dim))
-        seen = batch.last if limits is None else batch.position
-        cached: tuple[Any, ...] = (q, keys, values, table, batch.sequence, seen, n_head, scale)
-        longest = batch.longest
-        work = 2 * batch.n_kv * q.shape[1] * batch.n_tokens
-        n_items = self.kernels.attention_items(batch.n_tokens, n_head)
-        scratch = self.kernels.attention_scratch(longest, q.shape[1] // n_head)
-        if limits is None:
-            kernel = self.kernels.attention_all
-        elif not isinstance(pool.kind, np.dtype):
-            kernel, n_items = self.kernels.attention_of_any_kind[pool.kind], batch.n_tokens * n_head
-            scratch = attention_window_scratch(longest, q.shape[1] // n_head, value_dim)
-            cached += limits
-        elif _limits_nothing(limits, longest):
-            kernel = self.kernels.attention[pool.kind]
-        else:
-            kernel = self.kernels.attention_window[pool.kind]
-            n_items = self.kernels.attention_window_items(batch.n_tokens, n_head)
-            scratch = self.kernels.attention_window_scratch(longest, q.shape[1] // n_head, value_dim)
-            cached += limits
-        group = n_head // pool.shapes[at][0] if batch.n_tokens == 1 else 1  # heads that read the same keys and values
-        self._run(
-            name, kernel, n_items, *cached, out, scratch_bytes=scratch, work_per_item=work // n_items, group=group,
-            ahead=Ahead(keys, table) if _sees_first(limits, longest) else None,
-        )  # fmt: skip
-        return out
-
-    def _attend_in_parts(
-        self, q: F32, batch: Batch, layer: int, n_head: int, scale: np.float32, limits: _Limits | None, name: str,
-    ) -> F32:  # fmt: skip
-        """Attention whose products and weights, float32 [n_tokens, n_head, n_kv], are values of their own."""
-        (pool, at, table), n_items = batch.place(layer), batch.n_tokens * n_head
-        seen = batch.last if limits is None else batch.position
-        place = (table, batch.sequence, seen)
-        shape, work = (batch.n_tokens, n_head, self._n_kv(batch)), batch.n_kv * (q.shape[1] // n_head)
-        scores, kernel = self._empty(shape), self.kernels.attention_scores[pool.key_format.kind]
-        self._run(SCORES, kernel, n_items, q, pool.keys[at], *place, n_head, scores, work_per_item=work)
-        scores = self._named(SCORES, scores)
-        weights = self._empty(shape)
-        softmax = self.kernels.attention_soft_max_all if limits is None else self.kernels.attention_soft_max
-        self._run(PATTERN, softmax, n_items, scores, seen, n_head, scale, *(limits or ()), weights)
-        weights = self._named(PATTERN, weights)
-        out = self._empty((batch.n_tokens, n_head * pool.shapes[at][2]))
-        kernel = self.kernels.attention_outputs[pool.value_format.kind]
-        self._run(name, kernel, n_items, weights, pool.values[at], *place, n_head, out, work_per_item=work)
-        return out
-
-
-def _sees_first(limits: _Limits | None, longest: int) -> bool:
-    """Whether all tokens see the first: a plan fits texts of up to ``longest`` positions, and no longer ones."""
-    return limits is None or not limits[0] or limits[0] >= longest
-
-
-def _limits_nothing(limits: _Limits, longest: int) -> bool:
-    """Whether tokens see all before them, and nothing else is done to scores."""
-    _, softcap, sinks = limits
-    return _sees_first(limits, longest) and not softcap and not len(sinks)
 
 
 def _flat(x: F32) -> F32:

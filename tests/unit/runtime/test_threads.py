@@ -7,6 +7,8 @@ import os
 import signal
 import threading
 import time
+import weakref
+from collections.abc import Callable
 
 import numba
 import numpy as np
@@ -15,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minillama.errors import InvalidInputError
-from minillama.runtime import threads
+from minillama.runtime import execute, threads
 from minillama.runtime.atomics import add
 from minillama.runtime.plan import (
     ASKED,
@@ -30,6 +32,7 @@ from minillama.runtime.plan import (
     Ahead,
     Operation,
     Plan,
+    aligned,
 )
 from minillama.runtime.threads import ThreadTeam
 
@@ -272,6 +275,97 @@ def test_threads_end_with_their_team() -> None:
     for thread in own:
         thread.join(timeout=10)
         assert not thread.is_alive()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    for _ in range(2000):
+        if condition():
+            return
+        time.sleep(0.005)
+    raise AssertionError("it does not come true")
+
+
+def words_of(worker: threads._Worker) -> dict[str, int]:
+    return {name: int(worker._words[getattr(execute, name) // 8]) for name in ("RUN", "LEFT")}
+
+
+@pytest.mark.parametrize(("n_processors", "stays"), [(2, True), (1, False)])
+def test_workers_stay_for_runs_that_follow_soon_and_then_sleep(
+    monkeypatch: pytest.MonkeyPatch, n_processors: int, stays: bool
+) -> None:
+    calls, take_part = [], execute.take_part
+    monkeypatch.setattr(threads, "usable_processors", lambda: n_processors)
+    monkeypatch.setattr(execute, "take_part", lambda *job: calls.append(job) or take_part(*job))
+    team, visits = ThreadTeam(2), np.zeros(1000, np.int64)
+    plan = plan_of(team, Operation("count", count, (visits,), 1000, ahead=Ahead(visits)))
+    times_awake = []
+    for _ in range(20):
+        calls.clear()
+        for _ in range(20):
+            team.run_plan(plan)
+            time.sleep(1e-4)
+        [worker] = team._workers
+        own = [job for job in calls if job[0] == worker._job]  # not of other tests' teams, which end
+        assert all(job == (worker._job, stays) for job in own)
+        times_awake.append(len(own))
+    assert (visits == 400).all()
+    wait_until(lambda: words_of(worker) == {"RUN": execute.ASLEEP, "LEFT": 400})
+    if stays:  # on a busy machine it may not be: of 20 times one is enough
+        assert min(times_awake) < 5
+
+
+def test_sleeping_workers_keep_no_plan_alive_and_late_ones_do() -> None:
+    team, visits = ThreadTeam(2), np.zeros(100, np.int64)
+    plan = plan_of(team, Operation("count", count, (visits,), 100))
+    team.run_plan(plan)
+    [worker] = team._workers
+    wait_until(lambda: not worker._plans)
+    kept = weakref.ref(plan)
+    worker._words[execute.LEFT // 8] = 0  # as if it had not come to the run yet
+    worker._plans[1] = plan, team._scratch[1]
+    del plan
+    worker._forget()
+    assert kept() is not None
+    worker._words[execute.LEFT // 8] = 1
+    worker._forget()
+    assert kept() is None
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_a_worker_that_comes_too_late_finds_nothing_to_do(stays: bool) -> None:
+    visits = np.zeros(100, np.int64)
+    plan = Plan([Operation("count", count, (visits,), 100, ahead=Ahead(visits)).call()] * 3, 2)
+    words = aligned(execute.JOB_BYTES).view(np.int64)
+    job, of_plan = words.ctypes.data, (plan.address, plan.n_operations, 0, 0)
+    execute.start(plan.address, plan.n_operations, 7)
+    execute.execute(plan.address, 0, plan.n_operations, 7, 0, 0, 0)
+    for run in (7, 6):  # over, and so long over that the plan is in another run
+        execute.post(job, run, *of_plan)
+        assert execute.take_part(job, stays)
+        assert words[[execute.RUN // 8, execute.LEFT // 8]].tolist() == [execute.ASLEEP, run]
+    assert (visits == 3).all()
+    execute.start(plan.address, plan.n_operations, 8)
+    execute.post(job, 8, *of_plan)
+    assert execute.take_part(job, stays)
+    assert (visits == 6).all()
+    execute.post(job, execute.END, 0, 0, 0, 0)
+    assert not execute.take_part(job, stays)
+
+
+def test_a_worker_waits_while_its_job_is_changing() -> None:
+    visits = np.zeros(100, np.int64)
+    plan = Plan([Operation("count", count, (visits,), 100).call()], 2)
+    words = aligned(execute.JOB_BYTES).view(np.int64)
+    words[execute.RUN // 8], words[execute.ROWS // 8] = execute.CHANGING, 1  # no address
+    worker = threading.Thread(target=execute.take_part, args=(words.ctypes.data, False))
+    worker.start()
+    time.sleep(0.1)
+    assert worker.is_alive()
+    execute.start(plan.address, 1, 9)
+    execute.post(words.ctypes.data, 9, plan.address, 1, 0, 0)
+    worker.join(timeout=60)
+    assert not worker.is_alive()
+    assert (visits == 1).all()
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "2"])
