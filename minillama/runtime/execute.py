@@ -117,6 +117,16 @@ def _ask(row: int) -> bool:
     return _ask_from(row, add(row + ASKED, _ASKED_AT_ONCE))
 
 
+@jit(name="plan_look_again")
+def _look_again(looks: int) -> int:
+    """One more than the looks so far, a moment later."""
+    if looks < _LOOKS:
+        pause()
+    else:
+        give_way()
+    return looks + 1
+
+
 @jit(name="plan_wait")
 def _wait(row: int, n_rows: int, run: int) -> bool:
     """Wait until all items of an operation, and of those before it, are finished; False if the run is over."""
@@ -130,11 +140,7 @@ def _wait(row: int, n_rows: int, run: int) -> bool:
                 if not _ask(later):
                     later = 0
                 continue
-            looks += 1
-            if looks < _LOOKS:
-                pause()
-            else:
-                give_way()
+            looks = _look_again(looks)
     return True
 
 
@@ -191,11 +197,7 @@ def _stay(job: int, rows: int, run: int) -> None:
             else:
                 row, asked_of_row = load(row + LATER), 0
             continue
-        looks += 1
-        if looks < _LOOKS:
-            pause()
-        else:
-            give_way()
+        looks = _look_again(looks)
 
 
 @jit(name="plan_take_part")
