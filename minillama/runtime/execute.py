@@ -49,9 +49,9 @@ _LINE, _ASKED_AT_ONCE = 64, 1024  # bytes
 _LOOKS_FOR_MORE = 6000
 # Bytes that are asked for before it comes; caches that hold less drop them again.
 _MOST_ASKED_BEFORE = 4_000_000
-# Words of a worker's job: the run, ASLEEP, END if the worker is to end, or CHANGING; the run's plan and the worker's
-# working memory; the last run that it has left, whose plan it does not look at any more.
-RUN, ROWS, N_OPERATIONS, SCRATCH, SCRATCH_BYTES, LEFT = 0, 8, 16, 24, 32, 40
+# Words of a worker's job: the run, ASLEEP, END if the worker is to end, or CHANGING; how many it has been given; the
+# run's plan and the worker's working memory; how many of those given it has left, whose plans it looks at no more.
+RUN, GIVEN, ROWS, N_OPERATIONS, SCRATCH, SCRATCH_BYTES, LEFT = 0, 8, 16, 24, 32, 40, 48
 JOB_BYTES = 64
 ASLEEP, END, CHANGING = 0, -1, -2
 # Where there is no such clock, times are zero.
@@ -62,7 +62,7 @@ HAS_CLOCK = _CLOCK is not None and os.name == "posix"
 
 @jit(name="plan_start")
 def start(rows: int, n_operations: int, run: int) -> None:
-    """Make all items of a plan available to the threads of a run; runs are numbered from 1."""
+    """Make all items of a plan available to the threads of a run, which has a number from 1 to 2^31 - 1."""
     for i in range(n_operations):
         row = rows + i * ROW_BYTES
         first, index = load(row + MEMORY), load(row + INDEX)
@@ -175,9 +175,10 @@ def execute(rows: int, first: int, last: int, run: int, scratch: int, scratch_by
 
 
 @jit(name="plan_post")
-def post(job: int, run: int, rows: int, n_operations: int, scratch: int, scratch_bytes: int) -> None:
+def post(job: int, run: int, given: int, rows: int, n_operations: int, scratch: int, scratch_bytes: int) -> None:
     """Give a worker a run to take part in, or END."""
     exchange(job + RUN, CHANGING)  # and not a store, which those that follow could come before
+    store(job + GIVEN, given)
     store(job + ROWS, rows)
     store(job + N_OPERATIONS, n_operations)
     store(job + SCRATCH, scratch)
@@ -207,7 +208,7 @@ def take_part(job: int, stays: bool) -> bool:
     By then the run may be over, and its working memory be another's: it finds nothing to do and does not touch it.
     """
     while True:
-        run = load(job + RUN)
+        run, given = load(job + RUN), load(job + GIVEN)
         rows, n_operations = load(job + ROWS), load(job + N_OPERATIONS)
         scratch, scratch_bytes = load(job + SCRATCH), load(job + SCRATCH_BYTES)
         if run == CHANGING or load(job + RUN) != run:  # these words may be of two runs
@@ -218,6 +219,6 @@ def take_part(job: int, stays: bool) -> bool:
         execute(rows, 0, n_operations, run, scratch, scratch_bytes, 0)
         if stays:
             _stay(job, rows, run)
-        store(job + LEFT, run)
+        store(job + LEFT, given)
         if replace(job + RUN, run, ASLEEP):
             return True

@@ -20,6 +20,8 @@ from minillama.runtime.processors import usable_processors
 
 # Waking a sleeping thread takes about 50 microseconds; below so many multiply-adds the leader works alone.
 WORTH_WAKING = 500_000
+# Their numbers come again after so many runs.
+_N_RUNS = (1 << 31) - 1
 
 
 class _Scratch:
@@ -45,19 +47,21 @@ class _Worker:
         self._stays = stays
         self._words = aligned(execute.JOB_BYTES).view(np.int64)
         self._job: int = self._words.ctypes.data
-        # What it may look at: the plans of runs that it has not left.
+        self._given = 0
+        # What it may look at: the plans of runs that it was given, by their count, and has not left.
         self._plans: dict[int, tuple[Plan, _Scratch]] = {}
         threading.Thread(target=self._live, name="minillama", daemon=True).start()
 
     def give(self, plan: Plan, run: int, scratch: _Scratch) -> None:
         """Have it take part in a run of a plan, with some working memory."""
         self._forget()
-        self._plans[run] = plan, scratch
-        self._post(run, plan.address, plan.n_operations, scratch.address, scratch.size)
+        self._given += 1
+        self._plans[self._given] = plan, scratch
+        self._post(run, self._given, plan.address, plan.n_operations, scratch.address, scratch.size)
 
     def end(self) -> None:
         """Have the thread end."""
-        self._post(execute.END, 0, 0, 0, 0)
+        self._post(execute.END, 0, 0, 0, 0, 0)
 
     def _post(self, *job: int) -> None:
         execute.post(self._job, *job)
@@ -74,8 +78,8 @@ class _Worker:
     def _forget(self) -> None:
         """Let go of the plans it has left. Both threads do; a run that is given meanwhile is a later one."""
         left = self._words[execute.LEFT // 8]
-        for run in [run for run in list(self._plans) if run <= left]:
-            self._plans.pop(run, None)
+        for given in [given for given in list(self._plans) if given <= left]:
+            self._plans.pop(given, None)
 
 
 def _end(workers: list[_Worker]) -> None:
@@ -105,7 +109,7 @@ class ThreadTeam:
             raise InvalidInputError(f"threads is {n_threads!r}, a whole number of at least 1 is wanted")
         self.n_threads = n_threads
         self._scratch = [_Scratch(0) for _ in range(n_threads)]
-        self._runs = itertools.count(1)
+        self._runs = itertools.count()
         self._new_process()
 
     def _new_process(self) -> None:
@@ -165,7 +169,7 @@ class ThreadTeam:
         """
         with self.lock:
             self._reserve(plan.scratch_bytes)
-            run = next(self._runs) & 0x7FFFFFFF
+            run = 1 + next(self._runs) % _N_RUNS
             execute.start(plan.address, plan.n_operations, run)
             try:
                 if not alone:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import signal
 import threading
@@ -314,6 +315,18 @@ def test_workers_stay_for_runs_that_follow_soon_and_then_sleep(
         assert min(times_awake) < 5
 
 
+def test_numbers_of_runs_come_again() -> None:
+    team, visits = ThreadTeam(2), np.zeros(100, np.int64)
+    team._runs = itertools.count(threads._N_RUNS - 3)
+    plan = plan_of(team, Operation("count", count, (visits,), 100))
+    for _ in range(6):
+        team.run_plan(plan)
+    assert (visits == 6).all()
+    [worker] = team._workers
+    wait_until(lambda: words_of(worker) == {"RUN": execute.ASLEEP, "LEFT": 6})
+    wait_until(lambda: not worker._plans)
+
+
 def test_sleeping_workers_keep_no_plan_alive_and_late_ones_do() -> None:
     team, visits = ThreadTeam(2), np.zeros(100, np.int64)
     plan = plan_of(team, Operation("count", count, (visits,), 100))
@@ -336,19 +349,19 @@ def test_a_worker_that_comes_too_late_finds_nothing_to_do(stays: bool) -> None:
     visits = np.zeros(100, np.int64)
     plan = Plan([Operation("count", count, (visits,), 100, ahead=Ahead(visits)).call()] * 3, 2)
     words = aligned(execute.JOB_BYTES).view(np.int64)
-    job, of_plan = words.ctypes.data, (plan.address, plan.n_operations, 0, 0)
+    job, of_plan = words.ctypes.data, (4, plan.address, plan.n_operations, 0, 0)
     execute.start(plan.address, plan.n_operations, 7)
     execute.execute(plan.address, 0, plan.n_operations, 7, 0, 0, 0)
     for run in (7, 6):  # over, and so long over that the plan is in another run
         execute.post(job, run, *of_plan)
         assert execute.take_part(job, stays)
-        assert words[[execute.RUN // 8, execute.LEFT // 8]].tolist() == [execute.ASLEEP, run]
+        assert words[[execute.RUN // 8, execute.LEFT // 8]].tolist() == [execute.ASLEEP, 4]
     assert (visits == 3).all()
     execute.start(plan.address, plan.n_operations, 8)
     execute.post(job, 8, *of_plan)
     assert execute.take_part(job, stays)
     assert (visits == 6).all()
-    execute.post(job, execute.END, 0, 0, 0, 0)
+    execute.post(job, execute.END, 0, 0, 0, 0, 0)
     assert not execute.take_part(job, stays)
 
 
@@ -362,7 +375,7 @@ def test_a_worker_waits_while_its_job_is_changing() -> None:
     time.sleep(0.1)
     assert worker.is_alive()
     execute.start(plan.address, 1, 9)
-    execute.post(words.ctypes.data, 9, plan.address, 1, 0, 0)
+    execute.post(words.ctypes.data, 9, 1, plan.address, 1, 0, 0)
     worker.join(timeout=60)
     assert not worker.is_alive()
     assert (visits == 1).all()
