@@ -42,7 +42,7 @@ class Driven(ABC):
         # Inside a block: the last rows in the forms that products take. Elsewhere the caller may change them in place.
         self._activated: tuple[F32, dict[GGMLType, U8]] | None = None
         self._keeps_activated = False
-        # The last operations, if they are products of one activation: that, and their results.
+        # Inside a block: the last operations, if they are products of one activation: that, and their results.
         self._products: tuple[U8, list[F32]] | None = None
         self._stretches: tuple[Stretch, ...] = ()
         self._n_tokens, self._until = 0, ""
@@ -74,7 +74,7 @@ class Driven(ABC):
         try:
             yield
         finally:
-            self._prefix, self._keeps_activated, self._activated = "", False, None
+            self._prefix, self._keeps_activated, self._activated, self._products = "", False, None, None
 
     @contextmanager
     def working_on(self, batch: Batch) -> Iterator[None]:

@@ -45,7 +45,7 @@ _ITEM_MASK = (1 << _ITEM_BITS) - 1
 # After so many looks a waiting thread lets others have the processor at every look: about 50 microseconds.
 _LOOKS = 2000
 _LINE, _ASKED_AT_ONCE = 64, 1024  # bytes
-# So many looks for the next run before a worker sleeps: about a millisecond.
+# So many looks for the next run before a worker sleeps: one or two milliseconds.
 _LOOKS_FOR_MORE = 6000
 # Bytes that are asked for before it comes; caches that hold less drop them again.
 _MOST_ASKED_BEFORE = 4_000_000

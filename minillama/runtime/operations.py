@@ -120,16 +120,16 @@ class Operations(Attention):
         activation_type = LAYOUTS[weight.type].activation
         assert activation_type is not None  # weights of other types are refused when they are bound
         activation = self._activation(x, activation_type, name)
-        products = self._products if self._products and self._products[0] is activation else (activation, [])
+        others = self._products[1] if self._products and self._products[0] is activation else []
         out = self._empty((len(x), n_rows))
         self._run(
             name, self.kernels.mul_mat[weight.type], n_rows if len(x) else 0, weight.packed, activation, n, out,
             scratch_bytes=self.kernels.mul_mat_scratch(weight.type, n, len(x)), work_per_item=n * len(x),
             granularity=self.kernels.mul_mat_rows(weight.type), n_bytes=weight.packed.nbytes,
-            ahead=Ahead(weight.packed), beside=bool(products[1]),
+            ahead=Ahead(weight.packed), beside=bool(others),
         )  # fmt: skip
-        products[1].append(out)
-        self._products = products
+        if self._keeps_activated:
+            self._products = (activation, [*others, out])
         return out
 
     def _updated(

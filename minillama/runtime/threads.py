@@ -160,7 +160,8 @@ class ThreadTeam:
         alone
             Wake no other threads.
         times
-            int64 [n_operations, 2] for the monotonic clock (seconds, nanoseconds) after each operation.
+            int64 [n_operations, 2] for the monotonic clock (seconds, nanoseconds) after each operation. Of those beside
+            each other only the last is waited for: the time of another is when there was no more of it to take.
 
         Raises
         ------

@@ -214,3 +214,20 @@ def test_products_of_the_same_rows_run_beside_each_other(tmp_path: Path) -> None
     recorded, _ = model.recorded_pass(IDS, model.new_cache())
     beside = [call.name for call in recorded.plan.calls if call.beside]
     assert beside == [f"blk.{i}.{name}" for i in range(model.config.n_layer) for name in ("k", "v", "ffn_up")]
+
+
+def test_an_eager_pass_keeps_none_of_its_results_alive(tmp_path: Path) -> None:
+    model = load(tmp_path, driver="eager")
+    forward, logits = model._forward, list[weakref.ref[Any]]()
+
+    def noted(operations: Any, batch: Batch) -> Any:
+        result = forward(operations, batch)
+        logits.append(weakref.ref(result))
+        return result
+
+    cache = model.new_cache()
+    cache.reserve(len(IDS))
+    model._driver.run(noted, Batch.of([IDS], [cache], "all"))
+    gc.collect()
+    assert len(logits) == 1
+    assert logits[0]() is None
